@@ -1,11 +1,14 @@
-"""Blocks and spans: how a round's work is cut, dispatched and summed.
+"""Blocks and spans: cut a round's work for the workers, and sum the results in a fixed order.
 
-A cohort is cut into *blocks* by a rule that looks at the cohort, the architectures and the amounts of work,
-and at nothing else. The blocks are the leaves of a binary tree whose shape depends only on how many there
-are, and every sum of a round is taken along that tree. A *span* is a run of consecutive blocks, mostly all
-those below one node; it goes to one worker, which sends back the sums of the nodes that lie wholly in it.
-How the spans are cut depends on how many workers there are, so that few messages are sent and nobody waits;
-what comes out does not, because the additions are the same ones whoever makes them.
+A cohort is cut into *blocks*. The cut depends only on the cohort, the architectures and each client's work.
+The blocks are the leaves of a binary tree; its shape depends only on the number of blocks. Every sum of a
+round follows this tree.
+
+A *span* is a sequence of consecutive blocks, mostly all blocks below one node. One worker trains a span and
+returns the sums of the nodes that lie wholly in it.
+
+The cut into spans depends on the number of workers: few messages, no idle worker. The result does not depend
+on it, because the same additions are made in any case.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 MOST_BLOCKS = 1024
-"""A cohort is cut into at most so many blocks per architecture: whoever adds them up holds up to ten sums."""
+"""Largest number of blocks per architecture; a sum along the tree then holds at most ten partial sums."""
 
 Block: TypeAlias = tuple[int, ...]
-"""Clients that run together, all of one architecture and of similar amounts of work."""
+"""Clients in one unit of work, all of one architecture and with similar amounts of work."""
 
 
 class Node(NamedTuple):
@@ -27,7 +30,7 @@ class Node(NamedTuple):
 
     Attributes:
         level: height above the blocks.
-        place: where it stands among the nodes of this level.
+        place: index among the nodes of this level, from 0.
     """
 
     level: int
@@ -35,7 +38,7 @@ class Node(NamedTuple):
 
 
 def single_client_stack(model: int) -> int:
-    """How many clients of an architecture train at once where nobody asks for stacks."""
+    """Return 1, the stack size of every architecture without stacking."""
     return 1
 
 
@@ -49,9 +52,9 @@ def cut_into_blocks(
 
     Args:
         cohort: the round's clients.
-        steps: local steps of a client.
+        steps: a function that returns the local steps of a client.
         num_models: client k runs architecture `k % num_models`.
-        stack_size: how many clients of an architecture train at once; a block holds one stack or several.
+        stack_size: a function from architecture to stack size; a block holds one stack or several.
 
     Returns:
         The blocks in order of summation: by architecture, and within it the most work first.
@@ -67,38 +70,38 @@ def cut_into_blocks(
 
 
 def _block_size(clients: int, stack_size: int) -> int:
-    """How many of an architecture's clients make a block: a stack of them, or several of very many."""
+    """Return the number of clients in a block: one stack, or several stacks in a very large cohort."""
     stacks = max(1, -(-clients // stack_size))
     return max(1, -(-clients // stacks) * -(-stacks // MOST_BLOCKS))
 
 
 def count_blocks(cohort: Iterable[int], stack_sizes: Sequence[int]) -> int:
-    """How many workers a cohort has something to do for: the blocks that it is cut into.
+    """Count the blocks of a cohort: the largest number of workers that it can keep busy.
 
     Args:
         cohort: the round's clients.
-        stack_sizes: how many clients of each architecture train at once.
+        stack_sizes: the stack size of each architecture.
     """
     came = Counter(client % len(stack_sizes) for client in cohort)
     return sum(-(-count // _block_size(count, stack_sizes[model])) for model, count in came.items())
 
 
 EVEN_SHARE = 0.95
-"""How much of what is left is dealt out evenly at a time; the rest makes up for workers that are slower."""
+"""Share of the remaining work that is given out evenly at a time; the rest balances slower workers."""
 
 SPANS_PER_WORKER = 16
-"""A span is not cut finer than this part of a worker's even share, so that messages stay few."""
+"""Smallest span: a worker's even share divided by this number, so that there are few messages."""
 
 
 def cut_into_spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterator[range]:
-    """Cut blocks into spans for so many workers: a large one for each, then smaller ones to fill the gaps.
+    """Cut blocks into spans: a large one for each worker, then smaller ones to balance the load.
 
-    Every span is the whole of one subtree, so that it sends back one sum.
+    Every span is one whole subtree, so its worker returns one sum.
 
     Args:
-        work: of each block, in order, such as local steps.
-        workers: how many there are.
-        most: blocks in a span, at least 1; None for any number.
+        work: the work of each block, in order, such as its local steps.
+        workers: number of workers.
+        most: largest number of blocks in a span, at least 1; None for any number.
 
     Yields:
         Consecutive ranges that together cover every block once.
@@ -116,13 +119,13 @@ def cut_into_spans(work: Sequence[int], workers: int, most: int | None = None) -
 
 
 def cut_evenly(blocks: int, workers: int) -> Iterator[range]:
-    """Cut blocks into one span for each worker, for work that costs less than the messages about it.
+    """Cut blocks into one span per worker, for work that costs less than its messages.
 
-    The spans end at places where few nodes of the tree are cut through, so each sends back a few sums.
+    The ends of the spans cut through few nodes of the tree, so each worker returns a few sums.
 
     Args:
-        blocks: how many there are.
-        workers: how many there are.
+        blocks: number of blocks.
+        workers: number of workers.
 
     Yields:
         Consecutive ranges that together cover every block once; at most `workers`.
@@ -135,7 +138,7 @@ def cut_evenly(blocks: int, workers: int) -> Iterator[range]:
 
 
 def _subtree_end(upto: Sequence[int], start: int, share: float, most: int) -> int:
-    """Where the largest subtree ends that begins here and holds at most this much work and so many blocks."""
+    """Return the end of the largest subtree from `start` with at most this work and this many blocks."""
     size, last = 1, len(upto) - 1
     while start % (2 * size) == 0 and start + size < last and 2 * size <= most:
         wider = min(start + 2 * size, last)
@@ -152,7 +155,7 @@ class TreeSum:
         add: adds two values; None is an empty part, for which it returns the other.
 
     Attributes:
-        nodes: what could not be added yet, from left to right: (node, value).
+        nodes: (node, value) pairs that have no sibling to be added to yet, from left to right.
     """
 
     def __init__(self, add: Callable[[Any, Any], Any]) -> None:
@@ -160,14 +163,14 @@ class TreeSum:
         self.nodes: list[tuple[Node, Any]] = []
 
     def add_node(self, node: Node, value: Any) -> None:
-        """Take the value of the next node; siblings are added as soon as both are there."""
+        """Take the value of the next node; add siblings as soon as both are there."""
         while node.place % 2 and self.nodes and self.nodes[-1][0] == (node.level, node.place - 1):
             value = self.add(self.nodes.pop()[1], value)
             node = Node(node.level + 1, node.place // 2)
         self.nodes.append((node, value))
 
     def total(self) -> Any:
-        """The sum of all nodes; at the right edge of the tree, a node without a sibling is its parent."""
+        """Return the sum of all nodes; at the right edge, a node without a sibling is its parent."""
         if not self.nodes:
             return None
         *rest, (_, value) = self.nodes

@@ -1,6 +1,6 @@
-"""When chaos strikes: drawn from the run's seed, so that a run with faults can be had again.
+"""Draw the faults of `Chaos` from the run's seed, so that a run with faults is reproducible.
 
-The policies stand in `fedsim.engine.faults`, which needs no numbers drawn and loads in no time.
+The settings are in `fedsim.engine.faults`, which imports no random numbers and loads fast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fedsim.engine.faults import Faults
 
 
 def should_kill_actor(faults: Faults, seed: int, round: int, start: int, attempt: int) -> bool:
-    """Whether the actor that has this span in hand is to die before it begins.
+    """Return whether the actor must die before it trains this span.
 
     Args:
         faults: the policy.
@@ -24,7 +24,7 @@ def should_kill_actor(faults: Faults, seed: int, round: int, start: int, attempt
 
 
 def should_fail_client(faults: Faults, seed: int, round: int, client: int, attempt: int) -> bool:
-    """Whether a client is to raise.
+    """Return whether a client must raise.
 
     Args:
         faults: the policy.

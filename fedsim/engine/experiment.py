@@ -1,4 +1,4 @@
-"""Experiment: everything that a run needs, as names and numbers; small enough to send anywhere."""
+"""Experiment: the full description of a run, in names and numbers; small enough to send anywhere."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run's description, resolved: the algorithm as an object, everything else by name.
+    """The description of one run: the algorithm as an object, everything else by name.
 
     Attributes:
-        algorithm: the method.
+        algorithm: the algorithm.
         local: the local training.
-        seed, rounds: of the run.
-        num_clients, cohort_size: N and K.
+        seed, rounds: seed and number of rounds of the run.
+        num_clients, cohort_size: number of clients, and number of clients per round.
         dataset: its name and parameters, as `load_dataset` takes them.
         partition: its kind and parameters, as `make_partition` takes them.
         models: names and parameters, as `make_net` takes them, dealt to the clients in turn.
-        tests: what each client's own model is tested on: a name in `fedsim.data.CONVENTIONS`.
-        test_share: of each client's examples, with the convention `merged`.
-        public: the share of the data that is taken away first, as a labelled public set.
-        validation: the share of the training data that is taken away then, to choose the final model by.
-        roots: the folders to look for data in.
-        cache: a folder for what takes long to compute, such as an expert's losses.
-        limit: use only the first so many training examples.
-        download: whether data may be fetched.
-        expert_epochs: have an expert, trained so long on everybody's data, say how hard each example is; None
-            where nothing asks for it.
-        evaluate_every: score the deployed models after every so many rounds, and after the last.
-        personal: after which of these rounds the clients' own models are scored; see `personal_due`.
-        stack: how many clients train at once; see `fedsim.stacking.stack_size`.
-        widths: how many that are of each architecture, where `stack` is a number; () where it is none.
-        graphs: whether their steps are played as CUDA graphs; see `fedsim.stacking.graph_replay`.
+        tests: where each client's test examples come from: a name in `fedsim.data.CONVENTIONS`.
+        test_share: share of each client's examples that are test examples, if `tests` is `merged`.
+        public: share of the data that becomes the labelled public set; it is removed first.
+        validation: share of the rest that becomes the validation set, which selects the final model.
+        roots: folders to search for data.
+        cache: a folder for slow results, such as an expert's losses; None keeps nothing.
+        limit: keep only this number of training examples, the first ones.
+        download: whether data may be downloaded.
+        expert_epochs: epochs of the expert model, whose losses rate how hard each example is; None for no
+            expert.
+        evaluate_every: evaluate the deployed models after rounds n, 2n, 3n, ... and after the last round.
+        personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
+        stack: setting of the stack size; see `fedsim.stacking.stack_size`.
+        stack_sizes: stack size of each architecture, if `stack` is a number; () if not.
+        graphs: whether stacks replay their steps as CUDA graphs; see `fedsim.stacking.graph_replay`.
     """
 
     algorithm: Algorithm
@@ -79,17 +79,17 @@ class Experiment:
     graphs: bool = False
 
     def load_population(self) -> Population:
-        """Load the data, deal it out and build the models.
+        """Load the data, partition it and build the models.
 
         Raises:
-            DataNotFound, DataError: if the data is missing or not what it should be.
-            SpecError: if the partition or a model does not suit the data; paths are argument names of
-                `federate`, and those of `load_dataset` and `make_net` below `dataset` and `model`.
+            DataNotFound, DataError: the data is missing or damaged.
+            SpecError: the partition or a model does not fit the data. Paths are argument names of
+                `make_federation`, or of `load_dataset` and `make_net` below `dataset` and `model`.
         """
         return run_to_end(self.prepare_population())
 
     def prepare_population(self) -> Generator[str, None, Population]:
-        """As `population`, saying on the way what is being done; returns the population at the end."""
+        """Run `load_population` and yield a sentence before each slow step; return the population."""
         name = self.dataset[0]
         data = yield from self._load_data()
         data, public = take_public(data, self.public, self.seed)
@@ -140,7 +140,7 @@ class Experiment:
         )
 
     def _load_data(self) -> Generator[str, None, Dataset]:
-        """The data set; fetched first, where it is not here and may be."""
+        """Load the data set; download it first if it is missing and `download` is true."""
         name, params = self.dataset
         yield f"loading {name}"
         try:
@@ -157,7 +157,7 @@ class Experiment:
             raise error.add_path_prefix("dataset") from None
 
     def _net(self, number: int, data: Dataset, places: DataRoots) -> Net:
-        """One of the models, for this data."""
+        """Build the net of one entry of `models` for this data."""
         name, params = self.models[number]
         try:
             return make_net(
@@ -172,7 +172,7 @@ class Experiment:
             raise error.add_path_prefix(f"model.{number}" if len(self.models) > 1 else "model") from None
 
     def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
-        """An expert's losses, where somebody asks for one."""
+        """Train an expert and return its losses; None if `epochs` is None."""
         if epochs is None:
             return None
         return (yield from train_expert(data, net, epochs=epochs, seed=self.seed, cache=self.cache))

@@ -1,4 +1,4 @@
-"""The expert: a model of the clients' own architecture, trained centrally on everybody's data.
+"""The expert: a model of the clients' architecture, trained centrally on the data of all clients.
 
 "When Do Curricula Work in Federated Learning?" (ICCV 2023) measures how hard an example is by the loss of
 such a model; the paper gives no recipe for it. Here it is plain SGD with momentum, started anew in every
@@ -44,23 +44,23 @@ RECIPE = LocalTraining(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
 def train_expert(
     data: Dataset, net: Net, *, epochs: int, seed: int, cache: Path | None = None
 ) -> Generator[str, None, Losses]:
-    """Train an expert, saying how far it is; the generator's return value is its losses.
+    """Train an expert, yield its progress, and return its losses.
 
     Args:
-        data: trained on all of `data.train`.
-        net: the architecture.
+        data: the data set; the expert trains on all of `data.train`.
+        net: the architecture of the expert.
         epochs: passes over the data.
         seed: of the experiment.
-        cache: a folder to keep the losses in, and to look for them first; None keeps nothing.
+        cache: a folder with the losses of earlier experts; None keeps nothing.
 
     Yields:
-        Sentences for people who wait.
+        Progress messages for users, such as "training an expert: epoch 2 of 5, ...".
 
     Returns:
         The cross-entropy of every training example under the trained expert, float32 `[n]`.
 
     Raises:
-        DataError: its training diverged, so that it tells nothing of the examples.
+        DataError: the training diverged.
     """
     file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
     if file is not None and file.is_file():
@@ -109,7 +109,7 @@ def _losses(data: Dataset, net: Net, params: Params) -> Losses:
 
 
 def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
-    """A name for all that the losses depend on: the data and how it is read, model, recipe and seed."""
+    """Return a hash of everything that the losses depend on: data, transforms, model, recipe and seed."""
     sha = hashlib.sha256()
     for array in (data.train.x, data.train.y):
         sha.update(f"{array.dtype} {array.shape}".encode())
@@ -121,9 +121,9 @@ def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
 
 
 def _describe_build(build: Callable[..., Any]) -> tuple[Any, ...]:
-    """How a model is built, in words that are the same in every process.
+    """Describe how a model is built, in the same words in every process.
 
-    Dropout, heads and published weights change what is learnt, and leave the shapes as they are.
+    Dropout, heads and published weights change the trained model, but not its shapes.
     """
     if isinstance(build, partial):
         return *_describe_build(build.func), build.args, sorted(build.keywords.items())
@@ -131,7 +131,7 @@ def _describe_build(build: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _load_losses(file: Path, examples: int) -> Losses | None:
-    """The losses that were kept; None where the file is damaged, and they are to be made again."""
+    """Load the cached losses; None if the file is damaged and the expert must train again."""
     try:
         losses = np.load(file, allow_pickle=False)
     except UNREADABLE as error:
@@ -144,7 +144,7 @@ def _load_losses(file: Path, examples: int) -> Losses | None:
 
 
 def _save_losses(file: Path, losses: Losses) -> None:
-    """Write the losses, all of them or nothing; several processes may do so at once."""
+    """Write the losses in one atomic step; several processes may write at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_suffix(f".{os.getpid()}.tmp.npy")
     np.save(aside, losses)

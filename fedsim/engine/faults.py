@@ -1,4 +1,4 @@
-"""What happens when something breaks: one policy for every pool, and faults made on purpose."""
+"""Fault policy of a run (`Faults`), and faults made on purpose to test it (`Chaos`)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NO_CHAOS = Chaos()
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """The policy of a run, obeyed by every pool in the same way.
+    """The fault policy of a run; every pool follows it in the same way.
 
     Attributes:
-        client_error: what a client that raises does. "fail" ends the run. "skip" leaves its work out of the
-            round: its memory stays as it was, it is named in the record, and what was sent down to it
-            counts. "retry" trains it again at once with the same seeds, which helps where the cause may
-            pass, such as a GPU that is out of memory; if it raises every time, the run ends.
-        max_retries: how often a client is trained again, and how often the work of a dead actor.
+        client_error: the reaction to a client that raises. "fail" ends the run. "skip" leaves the client out
+            of the round: its state stays as it was, the record names it, and the bytes sent to it count.
+            "retry" trains it again at once with the same seeds, which helps against passing causes, such
+            as a GPU that is out of memory; if every attempt raises, the run ends.
+        max_retries: number of retries of a client, and of the work of an actor that died.
         chaos: faults made on purpose.
     """
 
@@ -52,12 +52,12 @@ class Faults:
 
     @property
     def client_attempts(self) -> int:
-        """How often a client is trained at most in one round."""
+        """Largest number of times that a client is trained in one round."""
         return 1 + self.max_retries if self.client_error == "retry" else 1
 
 
 DEFAULT = Faults()
-"""The policy where none is named."""
+"""The default policy."""
 
 
 def parse_chaos(items: Iterable[str]) -> Chaos:

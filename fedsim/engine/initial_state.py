@@ -1,4 +1,4 @@
-"""The server state before round 1, and the census that it may rest on."""
+"""Make the server state before round 1, with the label census if the algorithm has one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fedsim.techniques.clustering import distance_matrix, distances_to, label_di
 _LOG = logging.getLogger(__name__)
 
 MANY_PAIRS = 1_000_000
-"""From so many pairs of clients on, which take a minute and a half, the log says that they are compared."""
+"""Number of client pairs from which the log warns: comparing them takes a minute and a half."""
 
 
 def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
-    """The server state before round 1, and what asking the clients for it cost."""
+    """Return the server state before round 1, and the traffic of the label census."""
     ctx = population.context(0)
     with one_thread(), attribute_server_errors(algorithm, "init_server_state"):
         state = algorithm.init_server_state(ctx)
@@ -41,12 +41,12 @@ def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tupl
 
 
 def make_initial_state(algorithm: Algorithm, population: Population) -> Any:
-    """As `enrolled`, the state alone."""
+    """Return the server state before round 1; see `make_state_and_traffic`."""
     return make_state_and_traffic(algorithm, population)[0]
 
 
 def answer_census(question: CensusQuestion, population: Population) -> CensusAnswers:
-    """What all clients answer, worked out here without a message to any of them."""
+    """Compute the census answers of all clients from the population, without a message to any client."""
     counts = count_client_labels(population, once=question.noise is not None)
     told = label_distributions(counts)
     if question.noise is not None:
@@ -58,7 +58,7 @@ def answer_census(question: CensusQuestion, population: Population) -> CensusAns
                 "comparing %s pairs of label distributions; `vector` compares one client", f"{pairs:,}"
             )
         return CensusAnswers(sizes, distance_matrix(told, question.ground), None, told)
-    # Who counts nothing has no distribution that the others could be compared with.
+    # A client without labels has no distribution, so it cannot be the reference.
     able = np.flatnonzero(counts.any(1)) if counts.any() else np.arange(len(counts))
     other = (question.selection,) if question.selection else ()
     reference = int(able[rng.stream(population.seed, "census", *other).integers(len(able))])
@@ -66,7 +66,7 @@ def answer_census(question: CensusQuestion, population: Population) -> CensusAns
 
 
 def count_client_labels(population: Population, once: bool = False) -> Real:
-    """How many training examples of each class every client has, float64 `[N, classes]`.
+    """Count every client's training examples of each class, float64 `[N, classes]`.
 
     Args:
         population: of the clients.
@@ -85,7 +85,7 @@ def count_client_labels(population: Population, once: bool = False) -> Real:
 
 
 def count_census_traffic(question: CensusQuestion, clients: int, classes: int) -> Traffic:
-    """What the census costs, once.
+    """Return the traffic of one label census.
 
     A matrix takes C numbers up from everybody. A vector takes C numbers up from the client that was drawn,
     and for everybody else C down and one up.

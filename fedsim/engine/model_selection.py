@@ -1,4 +1,4 @@
-"""Which model a run ends with: the deployed one that did best on the validation split, in any round."""
+"""Select a run's final model: the deployed model of any round with the best validation accuracy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         model: its name.
-        validation_accuracy: by which one chooses.
+        validation_accuracy: accuracy on the validation set.
         accuracy: on the test set; None where the data has none.
     """
 
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
 
 
 def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
-    """The models of a round among which one may choose, by name; none without a validation split."""
+    """Yield the round's models with a validation accuracy, by name; none without a validation set."""
     for metric, value in sorted(metrics.items()):
         model, found, rest = metric.rpartition(SUFFIX)
         test = metrics.get(f"{model}_accuracy")
@@ -40,14 +40,14 @@ def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """The best model so far, itself.
+    """The best model so far, with its parameters.
 
     Attributes:
-        round: after which it was deployed, from 1.
+        round: the round that produced the model, counted from 1.
         model: its name among the deployed ones.
-        validation_accuracy: by which it was chosen.
-        params: the model, as `Algorithm.deployed` has it; with several architectures one for each, by its
-            number as text.
+        validation_accuracy: its accuracy on the validation set.
+        params: the model, as returned by `Algorithm.deploy_models`; with several architectures
+            {"0": model, "1": model, ...}.
     """
 
     round: int
@@ -56,7 +56,7 @@ class ChosenModel:
     params: Tree
 
     def to_text(self) -> dict[str, str]:
-        """All but the model, as text."""
+        """Return all fields but `params`, as text."""
         accuracy = repr(self.validation_accuracy)
         return {"round": str(self.round), "model": self.model, "validation_accuracy": accuracy}
 
@@ -64,7 +64,7 @@ class ChosenModel:
 def choose_better(
     before: ChosenModel | None, algorithm: Algorithm, population: Population, result: RoundResult
 ) -> ChosenModel | None:
-    """The best model after one more round: the same object as before where none of this round beats it."""
+    """Return the best model after one more round: `before` itself if no model of this round beats it."""
     from fedsim.engine.pools import (
         list_deployed_models,  # here, since the rest of the module is read where there is no torch
     )

@@ -1,4 +1,4 @@
-"""Scoring clients' own models: what a worker does for each, and what pools share."""
+"""Personal evaluation: score each client's personal model on the client's own test examples."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fedsim.engine.worker import Worker, one_thread, score_predictions
 from fedsim.training.work import client_work
 
 BACKWARD = 3
-"""A training step costs about so many forward passes."""
+"""Cost of a training step in forward passes, about."""
 
 
 class ClientScores(NamedTuple):
-    """One client's scores: of its own model, and of the one before fine-tuning, if there is fine-tuning."""
+    """One client's scores: of its personal model, and of the model before fine-tuning, if any."""
 
     client: int
     score: Score
@@ -38,11 +38,11 @@ class ClientScores(NamedTuple):
 
 
 class TestedClients(NamedTuple):
-    """Who is scored.
+    """The clients of a personal evaluation.
 
     Attributes:
-        clients: those with test examples, in ascending order.
-        untested: how many others were asked for.
+        clients: the clients with test examples, in ascending order.
+        untested: number of requested clients without test examples.
     """
 
     clients: list[int]
@@ -50,21 +50,21 @@ class TestedClients(NamedTuple):
 
 
 def select_tested_clients(population: Population, clients: Iterable[int] | None) -> TestedClients:
-    """Those of these clients, by default of all, that have test examples."""
+    """Select the clients with test examples, from these clients or by default from all."""
     asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
     tested = [client for client in asked if population.num_tests(client)]
     return TestedClients(tested, len(asked) - len(tested))
 
 
 def has_tuning(algorithm: Algorithm, ctx: Context) -> bool:
-    """Whether clients fine-tune before they are scored."""
+    """Return whether clients fine-tune before the personal evaluation."""
     personal = personal_models(algorithm)
     with attribute_server_errors(algorithm, "plan_tuning"):
         return any(personal.plan_tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
 
 
 def personal_evaluation_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
-    """How much work it is to score this client's own model, in forward passes of one example, about."""
+    """Estimate the work of evaluating this client's personal model, in forward passes of one example."""
     tuning, tests = (
         personal_models(algorithm).plan_tuning(ctx.for_client(client)),
         population.num_tests(client),
@@ -82,19 +82,19 @@ def evaluate_personal_models(
     instructions: Mapping[int, Tree],
     client_states: Mapping[int, Tree | None],
 ) -> PersonalScores:
-    """Score the own models of some clients, each for itself.
+    """Evaluate the personal models of some clients, one by one.
 
     Args:
-        worker: who does it.
-        round: that just ended, counted from 0.
-        clients: all with test examples.
-        broadcasts: what all clients of each architecture received, by its number as text.
-        instructions: what each received besides.
-        client_states: what each keeps; None or missing if it never came.
+        worker: runs the evaluation.
+        round: the round that just ended, counted from 0.
+        clients: the clients to evaluate; each has test examples.
+        broadcasts: the broadcast to the clients of each architecture: {"0": {payload name: tree}, ...}.
+        instructions: {client: its instructions}; may be missing.
+        client_states: {client: its state}; None or missing for a client that never trained.
 
     Raises:
-        ClientFailed: if a client's code raised, and the policy does not say otherwise.
-        OutOfMemory: if that is why.
+        ClientFailed: a client's code raised, and the fault policy ends the run.
+        OutOfMemory: a client's code ran out of memory, and the fault policy ends the run.
     """
     ctx, rows = worker.loader.context(round), list[ClientScores]()
     failed, received = list[int](), 0
@@ -127,7 +127,7 @@ def _table(rows: Sequence[ClientScores]) -> PersonalScores:
 def _try_client(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
 ) -> ClientScores | None:
-    """One client's scores, as the policy has it; None for a client that is left out."""
+    """Evaluate one client under the fault policy; return its scores, None if it is left out."""
     return attempt_with_retries(
         lambda attempt: _score_client(worker, ctx, client, broadcast, instruction, client_state),
         client=client,
@@ -152,8 +152,8 @@ def _score_client(
 
 
 def _score_personal_model(worker: Worker, ctx: Context, client: int, task: ClientTask) -> Score:
-    """How the model that the client makes of this visit does on its test examples."""
-    # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
+    """Make the client's personal model from its task and score it on the client's test examples."""
+    # Dropout may run even without local training, so its random stream does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
     random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
     with random, use_precision(ctx.local.precision, worker.device):

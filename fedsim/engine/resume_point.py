@@ -1,4 +1,4 @@
-"""Checkpoint: a run after a round, from which `simulate` goes on."""
+"""Checkpoint: the state of a run after a round; `simulate(resume=...)` continues from it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedsim.engine.model_selection import ChosenModel
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round.
+    """The state of a run after a round.
 
     Attributes:
-        round: how many rounds are finished.
+        round: the number of finished rounds.
         state: the server state.
-        client_states: what every client that has been visited keeps, in parts that fit into memory.
-        records: of rounds 1 to `round`, as plain data.
-        digest: of the state.
-        memory_digest: of the memories; None where clients keep nothing, or the checkpoint does not say.
-        width: how many clients trained at once in that round, on which the last bits depend; None where the
-            checkpoint does not say.
-        chosen: the model that validation has chosen until then; None where there is none.
+        client_states: {client: client state} of every client that has trained, in parts that fit into memory.
+        records: the records of rounds 1 to `round`, as plain data.
+        digest: digest of the server state.
+        memory_digest: digest of the client states; None if clients keep no state, or if the file has none.
+        stack_size: number of clients that trained at once in that round; the last bits of the result depend
+            on it. None if the file has none.
+        chosen: the best model on the validation set until this round; None without a validation set.
     """
 
     round: int

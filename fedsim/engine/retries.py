@@ -1,4 +1,4 @@
-"""A client's work under the fault policy: tried once, tried again, or left out."""
+"""Run one client's work under the fault policy: retry it, leave the client out, or raise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class AttemptResult(Generic[Value]):
-    """What became of it.
+    """The result of one client's work.
 
     Attributes:
-        value: what the work gave; None where the client is left out.
-        again: how often it was tried again before it went well.
-        error: why the client is left out, in one line; None where it is not.
+        value: the return value of the work; None if the client is left out.
+        retries: number of failed attempts before the successful one.
+        error: the error of a client that is left out, in one line; None otherwise.
     """
 
     value: Value | None
@@ -33,19 +33,19 @@ class AttemptResult(Generic[Value]):
 def attempt_with_retries(
     work: Callable[[int], Value], *, client: int, stage: str, faults: Faults, device: torch.device
 ) -> AttemptResult[Value]:
-    """Do one client's work as the policy has it.
+    """Run one client's work under the fault policy.
 
     Args:
-        work: it; takes how often it was tried before. Until it returns it must leave nothing behind.
-        client: whose.
-        stage: what it is called where it goes wrong, such as "train".
-        faults: the policy.
-        device: where it runs; what a failed attempt left in a GPU's cache is freed before the next.
+        work: a function of the number of earlier attempts. If it raises, it must have changed nothing.
+        client: the client's number.
+        stage: the name of the work in error messages, such as "train".
+        faults: the fault policy.
+        device: the device of the work; the GPU cache of a failed attempt is freed before the next attempt.
 
     Raises:
-        ClientFailed: if it raised every time, and the policy is not to skip.
-        OutOfMemory: if that is why.
-        StackTooWide: as it is, whatever the policy: no client failed, and all of them are trained again.
+        ClientFailed: every attempt raised, and the policy is not "skip".
+        OutOfMemory: every attempt raised, the last for lack of memory, and the policy is not "skip".
+        StackTooLarge: a stack needs too much memory, whatever the policy; its clients must train again.
     """
     reason = ""
     for attempt in range(faults.client_attempts):

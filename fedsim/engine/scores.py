@@ -1,4 +1,4 @@
-"""Scores: how the deployed models do on the test set."""
+"""Add scores of deployed models, and turn them into metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedsim.core import Score
 
 
 def sum_scores(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
-    """The score over several parts of the test set, added in the order given (losses are floats)."""
+    """Add the scores of several parts of the test set, in the given order (losses are floats)."""
     found: dict[str, Score] = {}
     for part in parts:
         for name, score in part.items():
@@ -17,12 +17,12 @@ def sum_scores(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
 
 
 def add_scores(first: Score, second: Score) -> Score:
-    """The score over two parts together."""
+    """Add two scores."""
     return Score(first.correct + second.correct, first.loss + second.loss, first.examples + second.examples)
 
 
 def scores_to_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
-    """`NAME_accuracy` (share of the test set) and `NAME_loss` (mean cross-entropy, nats) of every model."""
+    """Return `NAME_accuracy` (0 to 1) and `NAME_loss` (mean cross-entropy, nats) of every model."""
     found: dict[str, float] = {}
     for name, score in scores.items():
         found[f"{name}_accuracy"] = score.correct / max(score.examples, 1)

@@ -1,4 +1,4 @@
-"""After which rounds models are scored, and how far that is: the deployed ones, and the clients' own."""
+"""Evaluation after a round: start it, wait for it, and report the progress of personal evaluation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Personal: TypeAlias = Literal["auto", "never", "last", "always"]
 
 @dataclass(frozen=True)
 class PersonalEvaluationProgress:
-    """How far the scoring of the clients' own models is.
+    """Progress of the personal evaluation.
 
     Attributes:
-        round: after which they are scored, from 1.
-        done: how many clients are.
+        round: the round before the evaluation, counted from 1.
+        done: number of clients already evaluated.
     """
 
     round: int
@@ -32,16 +32,16 @@ class PersonalEvaluationProgress:
 def is_personal_evaluation_due(
     policy: Personal, algorithm: Algorithm, population: Population, ctx: Context, last: bool
 ) -> bool:
-    """Whether the clients' own models are scored after a round after which models are scored.
+    """Return whether the personal models are evaluated after this round (a round with evaluation).
 
     Args:
-        policy: "never", "last", "always", or "auto": where clients have tests of their own, always, but after
-            the last round only where models are fine-tuned for it; else after the last round, on the whole
-            test set, where the method has nothing else to be scored.
-        algorithm: the method.
+        policy: "never", "last" (after the last round), "always", or "auto". "auto" with test examples per
+            client: always, but only after the last round if clients fine-tune first. "auto" with one
+            global test set: after the last round, if the algorithm deploys no model.
+        algorithm: the algorithm.
         population: the federation.
-        ctx: the round.
-        last: whether it is the last.
+        ctx: the round's context.
+        last: whether the round is the last one.
     """
     if policy != "auto":
         return policy == "always" or (policy == "last" and last)
@@ -52,7 +52,7 @@ def is_personal_evaluation_due(
 
 @dataclass(frozen=True)
 class PendingScores:
-    """Models that are being scored after a round: the deployed ones, and the clients' own."""
+    """A running evaluation of the deployed models and, if due, of the personal models."""
 
     deployed: Callable[[], Mapping[str, Score]] = dict
     personal: PersonalEvaluation | None = None
@@ -61,7 +61,7 @@ class PendingScores:
 def begin_scoring(
     algorithm: Algorithm, pool: ClientPool, ctx: Context, state: Any, personal: bool
 ) -> PendingScores:
-    """Have the pool score the deployed models, and with `personal` the clients' own."""
+    """Start the evaluation of the deployed models and, if `personal`, of the personal models."""
     scores = pool.begin_evaluation(algorithm, ctx, state)
     return PendingScores(scores, pool.begin_personal_evaluation(algorithm, ctx, state) if personal else None)
 
@@ -69,7 +69,7 @@ def begin_scoring(
 def wait_for_personal_scores(
     scoring: PendingScores, round: int
 ) -> Generator[PersonalEvaluationProgress, None, PersonalScores]:
-    """The clients' own scores; none where nobody is scored."""
+    """Wait for the personal evaluation, yield its progress, return its scores (empty if none runs)."""
     if scoring.personal is None:
         return PersonalScores()
     told = perf_counter()

@@ -1,4 +1,4 @@
-"""What the server trains itself after a round, and how far it is."""
+"""Run an algorithm's server training after a round, and report its progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.worker import one_thread
 
 TELL_SECONDS = 1.0
-"""How often to say how far something is that takes long."""
+"""Seconds between two progress reports."""
 
 
 @dataclass(frozen=True)
 class ServerTrainingProgress:
-    """How far something is that the server trains itself after a round."""
+    """Progress of the server training after a round (`round` is counted from 1)."""
 
     round: int
     progress: Progress
@@ -30,7 +30,10 @@ class ServerTrainingProgress:
 def train_server(
     algorithm: Algorithm, ctx: Context, state: Any, reduced: ReducedUpdates, device: torch.device
 ) -> Generator[ServerTrainingProgress, None, Any]:
-    """The state with what the server trains itself on this device; see `ServerTraining`."""
+    """Run the server training on this device, yield its progress, return the new server state.
+
+    An algorithm without `ServerTraining` gets its state back unchanged.
+    """
     training = capability(algorithm, ServerTraining)
     if training is None:
         return state
@@ -56,7 +59,7 @@ def _iterate_server_training(
     reduced: ReducedUpdates,
     device: torch.device,
 ) -> Generator[Progress, None, Any]:
-    """As `learnt`, whenever the method says how far it is."""
+    """Run `train_server` and yield every progress report of the algorithm; return the new server state."""
     learning = training.train_server(replace(ctx, device=device), state, reduced)
     while True:
         with (
