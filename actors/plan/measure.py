@@ -26,7 +26,7 @@ from fedsim.engine.simulation import RoundResult, is_personal_evaluation_due
 
 
 class Measured(NamedTuple):
-    """The measured figures of an experiment, and what the planner needs besides."""
+    """The measured figures of an experiment, and further numbers for the planner."""
 
     figures: Mapping[str, Any]  # fields of a plan, as `jobs.plan.plan` has them
     by_node: Mapping[str, int]  # actors of each node, by Ray's id of the node
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 class ProberProcess:
-    """The work of a Prober: a process of its own, as the coordinator of a run is one."""
+    """Measures an experiment in a process of its own, as the coordinator of a run does."""
 
     def __init__(self, experiment: Experiment, placement: Placement) -> None:
         torch.set_num_threads(1)
@@ -79,7 +79,7 @@ Prober = ray.remote(num_cpus=0)(ProberProcess)
 
 
 class Probe:
-    """One measurement on actors that are ready."""
+    """One measurement of an experiment on actors that have started."""
 
     def __init__(self, experiment: Experiment, rounds: ShortRounds, startup: float = 0.0) -> None:
         # `startup`: seconds until the first round can begin
@@ -169,7 +169,7 @@ class Probe:
         return found, size
 
     def count_personal_evaluations(self) -> int:
-        """How often the run scores the clients' own models."""
+        """Return the number of personal evaluations in the run."""
         population, every = self.rounds.population, self.experiment.evaluate_every
         due = (self.experiment.personal, self.rounds.algorithm, population, population.context(0))
         before = (population.rounds - 1) // every
@@ -200,7 +200,7 @@ def average_seconds(results: Sequence[RoundResult], every: int) -> dict[str, flo
 
 
 def measure_size(population: Population) -> int:
-    """Bytes of a federation in the object store."""
+    """Return the size of a federation in the object store, in bytes."""
     buffers: list[Any] = []
     body: bytes = ray.cloudpickle.dumps(population, protocol=5, buffer_callback=buffers.append)
     return len(body) + sum(int(buffer.raw().nbytes) for buffer in buffers)

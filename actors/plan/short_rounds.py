@@ -41,13 +41,13 @@ from fedsim.engine.worker import count_shards
 Clients: TypeAlias = Sequence[int]
 
 FIRST_ROUNDS = 20
-"""The cohorts of so many rounds stand for those of the run."""
+"""The cohorts of this many first rounds represent the cohorts of the run."""
 
 ENOUGH_ROUNDS, ENOUGH_SECONDS = 20, 4.0
-"""After so many whole rounds and so many seconds, one more would tell nothing new."""
+"""After this many whole rounds and seconds, another whole round adds nothing new."""
 
 MESSAGES = 200
-"""The messages of at most so many of the later rounds are looked at."""
+"""Largest number of later rounds whose message sizes are checked."""
 
 
 def time_part(
@@ -117,7 +117,7 @@ class ShortRounds:
             self.pool.population = replace(self.population, local=local)
 
     def stack_sizes(self) -> list[int]:
-        """How many clients of each architecture train at once."""
+        """Return the stack size of each architecture."""
         nets = self.population.nets
         return [*map(stack_size_by_model(self.algorithm, nets, self.pool.stack_size), range(len(nets)))]
 
@@ -164,7 +164,7 @@ class ShortRounds:
         self.overhead = max(0.0, first - self.step * short)
 
     def expect_client(self, client: int) -> float:
-        """Seconds of a client in a round."""
+        """Return the expected training seconds of a client in a round."""
         return self.step * self.population.count_steps(client)
 
     def expect_training(self, workers: int, cohorts: Sequence[Clients]) -> float:
@@ -206,7 +206,7 @@ class ShortRounds:
         return time_part(score, shards, lambda _: 1, self.workers, seconds)[0]
 
     def time_personal_evaluation(self, seconds: float) -> tuple[float, int]:
-        """Time one scoring of the clients' own models, and count the bytes that go down for it."""
+        """Time one personal evaluation, and count the bytes that it sends to clients."""
         algorithm, population = self.algorithm, self.population
         ctx, clients = (
             population.context(population.rounds - 1),

@@ -1,1 +1,1 @@
-"""Checkpoints: the server state, the client states and the records of a run, from which it goes on."""
+"""Checkpoints: the server state, the client states and the records of a run, to continue it later."""

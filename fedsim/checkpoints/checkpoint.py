@@ -1,11 +1,11 @@
-"""Checkpoints: a run's round, server state, client memories and records, from which it goes on bit for bit.
+"""Checkpoints: round, server state, client states and records of a run; it continues from them bit for bit.
 
-All randomness of a run is addressed by its round (see `fedsim.base.rng`), so the number of the round is also
-the position of every random stream.
+All random streams of a run are addressed by round (see `fedsim.base.rng`), so the round number is also the
+position of every random stream.
 
-A checkpoint is a manifest, `manifest-000020.json`, that names the files it needs, each with its SHA-256. The
-manifest is written last, so there is a checkpoint or there is none; the last two are kept. Nothing in the
-files is ever executed.
+A checkpoint is a manifest, such as `manifest-000020.json`. It names the files of the checkpoint, each with
+its SHA-256. The manifest is written last, so a half-written checkpoint does not count. The last two
+checkpoints are kept. Nothing in the files is ever executed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ OURS = re.compile(r"\.?(manifest|state|chosen|memories|records|probe)-[0-9a-z.-]
 
 @dataclass(frozen=True)
 class _Manifest:
-    """A readable manifest: its file's name, its round and all that it says."""
+    """A readable manifest: its file name, its round and its content."""
 
     name: str
     round: int
     content: Mapping[str, Any]
 
     def files(self) -> set[str]:
-        """The names of all files that it needs, its own included."""
+        """Return the names of all files of the checkpoint, including the manifest itself."""
         entries = [self.content["state"], *self.content["memories"], *self.content["records"]]
         chosen = self.content.get("chosen")
         return {self.name, *(entry["name"] for entry in [*entries, *([chosen] if chosen else [])])}
@@ -54,12 +54,12 @@ class Checkpoints:
     """The checkpoints of one run, in one folder.
 
     Args:
-        url: the folder: a path, or any URL that fsspec knows.
-        experiment: what makes the run what it is, as plain data; a checkpoint of another experiment is
+        url: the folder: a path, or any URL that fsspec supports.
+        experiment: the settings that define the run, as plain data; a checkpoint of another experiment is
             refused.
 
     Raises:
-        CheckpointError: the URL cannot be used; every method raises it, naming the URL and the cause.
+        CheckpointError: the URL cannot be used. Every method raises it too, with the URL and the cause.
     """
 
     def __init__(self, url: str, experiment: Mapping[str, Any] | None = None) -> None:
@@ -72,42 +72,42 @@ class Checkpoints:
         self._chosen: tuple[ChosenModel, StoredFile] | None = None
 
     def check_writable(self) -> None:
-        """Make sure that checkpoints can be written, before hours of work depend on it."""
+        """Raise CheckpointError if checkpoints cannot be written; call it before the run starts."""
         self.folder.check_writable()
 
     def clear(self) -> None:
-        """Remove all checkpoints, as at the start of another run."""
+        """Remove all checkpoints in the folder, as a new run does at its start."""
         found = [name for name in self.folder.list_files() if OURS.fullmatch(name)]
         self.folder.remove_files(sorted(found, key=lambda name: not MANIFEST.fullmatch(name)))
 
     def read_progress(self) -> tuple[int, int] | None:
-        """Of the newest checkpoint that can be read: its round, and the rounds that the run had in all."""
+        """Return the round of the newest readable checkpoint, and its total rounds; None without one."""
         for manifest in self._manifests(lambda _: None):
             return manifest.round, int(manifest.content["rounds"])
         return None
 
     def check_newest(self) -> None:
-        """Refuse to go on from the newest checkpoint if it is of another experiment.
+        """Check that the newest checkpoint belongs to this experiment.
 
         Raises:
-            CheckpointError: it is; the message names the fields that differ.
+            CheckpointError: it belongs to another experiment; the message names the fields that differ.
         """
         for manifest in self._manifests(lambda _: None):
             self._check_experiment(manifest)
             return
 
     def load(self, template: Any, warn: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
-        """The newest checkpoint that is whole.
+        """Load the newest undamaged checkpoint.
 
         Args:
-            template: a server state of the right type, such as `Algorithm.init` gives.
-            warn: told of every checkpoint that is damaged and left out.
+            template: a server state of the right type, such as the state before round 1.
+            warn: called with a message for every damaged checkpoint.
 
         Returns:
-            None where there is no checkpoint.
+            The checkpoint; None if the folder has none.
 
         Raises:
-            CheckpointError: there are some, and none of them is whole; or they are of another experiment.
+            CheckpointError: all checkpoints are damaged, or one belongs to another experiment.
         """
         damaged: list[str] = []
 
@@ -127,20 +127,20 @@ class Checkpoints:
         return None
 
     def note_round(self, result: RoundResult) -> None:
-        """Take note of a finished round: whose memories it changed, and its record."""
+        """Note a finished round: the clients whose states it may have changed, and its record."""
         self._changed.update(result.cohort)
         self._fresh.append(result.record())
 
     def save(
         self, result: RoundResult, pool: ClientPool, rounds: int, chosen: ChosenModel | None = None
     ) -> None:
-        """Write a checkpoint after a round, and remove what is no longer needed.
+        """Write a checkpoint after a round, and remove files that are no longer needed.
 
         Args:
-            result: the round, the state included; it and all rounds before have been noted.
-            pool: holds the memories, as they are after this round.
-            rounds: how many the run has in all.
-            chosen: the model that validation has chosen until now; it is written when it is another one.
+            result: the round, with the server state; `note_round` was called for it and all rounds before.
+            pool: holds the client states after this round.
+            rounds: total number of rounds of the run.
+            chosen: the model that validation has chosen so far; it is written only when it has changed.
         """
         state = StoredFile.write(self.folder, "state", result.round, pack(result.state))
         if chosen is not None and (self._chosen is None or self._chosen[0] is not chosen):
@@ -168,13 +168,13 @@ class Checkpoints:
         self._remove_unneeded_files()
 
     def _remove_unneeded_files(self) -> None:
-        """Remove what no kept manifest needs: manifests first, so that none ever lacks its files."""
+        """Remove files that no kept manifest needs; manifests first, so that none ever lacks its files."""
         needed = {file for manifest in self._kept for file in manifest.files()}
         spare = [name for name in self.folder.list_files() if OURS.fullmatch(name) and name not in needed]
         self.folder.remove_files(sorted(spare, key=lambda name: not MANIFEST.fullmatch(name)))
 
     def _manifests(self, note: Callable[[str], None]) -> Iterator[_Manifest]:
-        """The readable manifests, the newest first."""
+        """Yield the readable manifests, the newest first; call `note` for each unreadable one."""
         numbers = [(int(m[1]), m[0]) for name in self.folder.list_files() if (m := MANIFEST.fullmatch(name))]
         for number, name in sorted(numbers, reverse=True):
             try:
@@ -185,9 +185,10 @@ class Checkpoints:
                 note(str(error))
 
     def _check_experiment(self, manifest: _Manifest) -> None:
+        """Raise CheckpointError if the manifest belongs to another experiment; name the fields."""
         before, counts = manifest.content["experiment"], "rounds" in self.experiment
         if counts:
-            # Checkpoints of before it counted say it beside the experiment.
+            # Older checkpoints store the number of rounds beside the experiment, not in it.
             before = {"rounds": manifest.content["rounds"], **before}
         found = list_differences(before, self.experiment)
         if found:
@@ -198,7 +199,7 @@ class Checkpoints:
             )
 
     def _open_checkpoint(self, manifest: _Manifest, template: Any) -> Checkpoint:
-        """Read a checkpoint, make sure that all its files are whole, and go on from it."""
+        """Read a checkpoint, check all its files, and continue this object from it."""
         content, where = manifest.content, self.folder.full_name(manifest.name)
         state = self._unpack_file(StoredFile.from_entry(content["state"]), template)
         chosen = content.get("chosen") and StoredFile.from_entry(content["chosen"])
@@ -223,7 +224,7 @@ class Checkpoints:
         )
 
     def _unpack_file(self, file: StoredFile, template: Any = None) -> Any:
-        """The value in a file of this checkpoint."""
+        """Read and unpack one file of a checkpoint."""
         try:
             return unpack(file.read(self.folder), template)
         except ValueError as error:
@@ -231,21 +232,22 @@ class Checkpoints:
 
 
 def _number(name: str) -> int:
+    """Return the round in the name of a manifest; -1 for other files."""
     found = MANIFEST.fullmatch(name)
     return int(found[1]) if found else -1
 
 
 def _seal_manifest(content: Mapping[str, Any]) -> bytes:
-    """A manifest's bytes, with the SHA-256 of what they say."""
+    """Return the bytes of a manifest, with the SHA-256 of its content."""
     seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return json.dumps({**content, "sha256": seal}, indent=1).encode()
 
 
 def _unseal_manifest(data: bytes, name: str) -> dict[str, Any]:
-    """What a manifest says.
+    """Return the content of a manifest.
 
     Raises:
-        CheckpointError: it is cut off or changed, or of another version of fedsim.
+        CheckpointError: the manifest is cut off or changed, or has another format.
     """
     try:
         content: dict[str, Any] = json.loads(data)
@@ -261,7 +263,7 @@ def _unseal_manifest(data: bytes, name: str) -> dict[str, Any]:
 
 
 def list_differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """How two pieces of plain data differ, in words, field by field."""
+    """List the differences of two pieces of plain data in words, such as `local.lr was 0.1, is 0.2`."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = sorted(before.keys() | now.keys())
         return [

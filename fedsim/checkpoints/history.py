@@ -1,8 +1,8 @@
-"""What a checkpoint keeps besides the server state: every client's memory, and the record of every round.
+"""Client states and round records on disk: the parts of a checkpoint that grow with the run.
 
-Both grow with the run, so neither is written anew each time: a checkpoint writes what is new, and names the
-files of earlier ones that still hold something. Files whose content has mostly been superseded are rewritten,
-so that they take at most about twice the room of what they are for.
+A checkpoint does not write them anew each time. It writes new states and records, and names the files of
+earlier checkpoints that still hold current ones. A file with mostly outdated content is rewritten, so the
+files take at most about twice the space of their current content.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from fedsim.checkpoints.storage import Folder
 from fedsim.errors import CheckpointError
 
 FILE_BYTES = 32 << 20
-"""Memories go into files of about this size, which is also what is in memory of them at once, twice."""
+"""Target size of a file of client states; about twice this amount is in RAM while files are written."""
 
 LARGEST_CHUNK = 4096
+"""Largest number of clients whose states are fetched at once."""
 
 FetchClientStates = Callable[[Sequence[int]], Mapping[int, Tree]]
-"""What these clients keep; those that keep nothing may be missing."""
+"""Function that returns the states of the given clients; clients without a state may be missing."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class StoredFile:
 
     @classmethod
     def write(cls, folder: Folder, kind: str, round: int, content: bytes) -> StoredFile:
-        """Write a file under a name that no other has, so that two writers cannot get in each other's way."""
+        """Write a file under a unique name, so that two writers never overwrite each other's files."""
         suffix = "jsonl" if kind == "records" else "safetensors"
         name = f"{kind}-{round:06d}-{secrets.token_hex(4)}.{suffix}"
         folder.write(name, content)
@@ -48,18 +49,18 @@ class StoredFile:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> StoredFile:
-        """A file as a manifest describes it."""
+        """Make a file from its entry in a manifest."""
         return cls(str(entry["name"]), int(entry["bytes"]), str(entry["sha256"]))
 
     def to_entry(self, **more: Any) -> dict[str, Any]:
-        """The file as a manifest describes it."""
+        """Return the entry of this file for a manifest."""
         return {"name": self.name, "bytes": self.size, "sha256": self.sha256, **more}
 
     def read(self, folder: Folder) -> bytes:
-        """The content, as it was written.
+        """Read the file and check its size and SHA-256.
 
         Raises:
-            CheckpointError: it is not there, or is not what was written.
+            CheckpointError: the file is missing or damaged.
         """
         content = folder.read(self.name)
         if len(content) != self.size or hashlib.sha256(content).hexdigest() != self.sha256:
@@ -69,7 +70,7 @@ class StoredFile:
 
 @dataclass
 class _ClientStateFile:
-    """A file of memories, how many it has, and the clients for which it is the latest."""
+    """A file of client states, its number of states, and the clients whose latest state is in it."""
 
     file: StoredFile
     entries: int
@@ -77,11 +78,11 @@ class _ClientStateFile:
 
 
 class StoredClientStates:
-    """The clients' memories over all checkpoints of a run: who is in which file.
+    """The stored client states of a run, and the file that holds each client's latest state.
 
     Args:
-        folder: where the files are.
-        entries: what a manifest says of them.
+        folder: the folder of the files.
+        entries: the entries of the files in a manifest.
     """
 
     def __init__(self, folder: Folder, entries: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -93,7 +94,7 @@ class StoredClientStates:
         self._holder = {client: held for held in self._files for client in held.clients}
 
     def save(self, round: int, changed: Iterable[int], fetch: FetchClientStates) -> None:
-        """Write the memories that have changed, and those that lie in files which are mostly superseded."""
+        """Write the changed client states, and move the remaining states out of mostly outdated files."""
         wanted = set(changed)
         for held in self._files:
             live = held.clients - wanted
@@ -112,6 +113,7 @@ class StoredClientStates:
         self._files = [held for held in self._files if held.clients]
 
     def _write_file(self, round: int, client_states: dict[int, Tree]) -> None:
+        """Write these client states into one file, which is then the latest for these clients."""
         file = StoredFile.write(self.folder, "memories", round, pack(client_states))
         made = _ClientStateFile(file, len(client_states), set(client_states))
         for client in client_states:
@@ -121,13 +123,13 @@ class StoredClientStates:
         self._files.append(made)
 
     def list_entries(self) -> list[dict[str, Any]]:
-        """The files as a manifest describes them."""
+        """Return the entries of the files for a manifest."""
         return [
             held.file.to_entry(entries=held.entries, clients=sorted(held.clients)) for held in self._files
         ]
 
     def __iter__(self) -> Iterator[dict[int, Tree]]:
-        """Every client's memory, file by file.
+        """Yield the latest states of all clients, file by file.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -142,7 +144,7 @@ class StoredClientStates:
                 ) from error
 
     def digest(self) -> str:
-        """Of all memories, as `Fingerprint` has it; read file by file.
+        """Return the digest of all client states (see `ClientStatesDigest`); read file by file.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -153,16 +155,16 @@ class StoredClientStates:
         return found.hexdigest()
 
     def check_files(self) -> None:
-        """Make sure that every file is there and as it was written."""
+        """Read every file; raise CheckpointError if one is missing or damaged."""
         for held in self._files:
             held.file.read(self.folder)
 
 
 def _fetch_in_chunks(clients: Sequence[int], fetch: FetchClientStates) -> Iterator[tuple[int, Tree]]:
-    """The memories of clients, fetched in chunks whose size follows from the heaviest memory so far.
+    """Fetch client states in chunks of clients, sized by the largest state seen so far.
 
-    The first one is fetched alone, since nobody knows what it weighs, and a chunk is at most twice as large
-    as the one before: clients of several architectures come in turn, so that the heaviest is met early.
+    The first state is fetched alone because its size is unknown. Each chunk has at most twice as many clients
+    as the one before. Clients of several architectures alternate, so the largest state comes early.
     """
     start, count, heaviest = 0, 1, 1
     while start < len(clients):
@@ -174,15 +176,16 @@ def _fetch_in_chunks(clients: Sequence[int], fetch: FetchClientStates) -> Iterat
 
 
 def _bytes(client_state: Tree) -> int:
+    """Return the size of a client state in bytes."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in tree.leaves(client_state))
 
 
 class StoredRecords:
-    """The records of all rounds, in files that are merged as they become many, like the digits of a counter.
+    """The stored records of all rounds, in few files: small files merge, like digits of a binary counter.
 
     Args:
-        folder: where the files are.
-        entries: what a manifest says of them.
+        folder: the folder of the files.
+        entries: the entries of the files in a manifest.
     """
 
     def __init__(self, folder: Folder, entries: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -190,7 +193,7 @@ class StoredRecords:
         self._files = [(StoredFile.from_entry(entry), int(entry["rounds"])) for entry in entries]
 
     def save(self, round: int, fresh: Sequence[Mapping[str, Any]]) -> None:
-        """Write the records since the last checkpoint; with them those of files that are no larger."""
+        """Write the records since the last checkpoint, merged with earlier files that are no larger."""
         content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in fresh).encode()
         rounds = len(fresh)
         while self._files and self._files[-1][1] <= rounds:
@@ -199,11 +202,11 @@ class StoredRecords:
         self._files.append((StoredFile.write(self.folder, "records", round, content), rounds))
 
     def list_entries(self) -> list[dict[str, Any]]:
-        """The files as a manifest describes them."""
+        """Return the entries of the files for a manifest."""
         return [file.to_entry(rounds=rounds) for file, rounds in self._files]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Every record, from round 1.
+        """Yield every record, from round 1 on.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -213,6 +216,6 @@ class StoredRecords:
                 yield json.loads(line)
 
     def check_files(self) -> None:
-        """Make sure that every file is there and as it was written."""
+        """Read every file; raise CheckpointError if one is missing or damaged."""
         for file, _ in self._files:
             file.read(self.folder)

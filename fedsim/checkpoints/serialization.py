@@ -1,7 +1,8 @@
-"""Server states and client memories as bytes, bit for bit: one safetensors file, a JSON skeleton in its head.
+"""Convert server states and client states to bytes and back, bit for bit.
 
-The skeleton is the value with a reference in the place of each tensor, so that nothing in a file is ever
-executed. Types are not stored either: dataclasses are rebuilt as the types that a template has.
+The bytes are one safetensors file with a JSON skeleton in its header. The skeleton is the value, with a
+reference in place of each tensor; nothing in a file is ever executed. Types are not stored: dataclasses are
+rebuilt with the types of a template.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 Skeleton: TypeAlias = Any
-"""JSON: null, true, numbers, texts and lists stand for themselves, everything else is {kind: ...}."""
+"""JSON: null, booleans, numbers, strings and lists as they are; everything else as {kind: ...}."""
 
 Tensors: TypeAlias = dict[str, Tensor]
 
 
 def pack(value: Any) -> bytes:
-    """A value as the content of a safetensors file.
+    """Convert a value to the content of a safetensors file.
 
     Args:
-        value: a tree of tensors, arrays, numbers, texts, None, lists, tuples, mappings and dataclasses.
+        value: a tree of tensors, arrays, numbers, strings, None, lists, tuples, mappings and dataclasses.
 
     Raises:
-        TypeError: on a value of another type.
+        TypeError: the tree holds a value of another type.
     """
     tensors: Tensors = {}
     skeleton = json.dumps(_skeleton(value, tensors), separators=(",", ":"), allow_nan=False)
@@ -42,14 +43,14 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(content: bytes, template: Any = None) -> Any:
-    """The value that was packed.
+    """Convert the content of a safetensors file back to the value.
 
     Args:
-        content: what `pack` gave.
-        template: a value with dataclasses of the right types in the places where such are to be rebuilt.
+        content: the bytes that `pack` returned.
+        template: a value of the same form; its dataclasses give the types of the rebuilt dataclasses.
 
     Raises:
-        ValueError: the content is damaged, or is not of the template's form.
+        ValueError: the content is damaged, or its form differs from the template's.
     """
     try:
         length = int.from_bytes(content[:8], "little")
@@ -61,7 +62,7 @@ def unpack(content: bytes, template: Any = None) -> Any:
 
 
 def _own(tensor: Tensor, seen: set[int]) -> Tensor:
-    """The tensor on a storage that it shares with nobody, which is what safetensors takes."""
+    """Return the tensor on the CPU with a storage of its own, as safetensors requires."""
     alone = tensor.detach().cpu().contiguous()
     storage = alone.untyped_storage()
     if storage.data_ptr() in seen or storage.nbytes() != alone.nbytes:
@@ -71,6 +72,7 @@ def _own(tensor: Tensor, seen: set[int]) -> Tensor:
 
 
 def _skeleton(value: Any, tensors: Tensors) -> Skeleton:
+    """Return the skeleton of a value; its tensors are added to `tensors`."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -93,14 +95,16 @@ def _skeleton(value: Any, tensors: Tensors) -> Skeleton:
 
 
 def _key(key: Any) -> Any:
+    """Return the key of a mapping if it is a string or an integer; raise TypeError otherwise."""
     if type(key) in (str, int):
         return key
     raise TypeError(f"a checkpoint cannot hold the key {key!r}; use strings or whole numbers")
 
 
 def _refer_to_tensor(tensor: Tensor, tensors: Tensors) -> Skeleton:
+    """Add a tensor to `tensors` and return the reference to it."""
     name = str(len(tensors))
-    if tensor.dtype is torch.complex128:  # which safetensors has no name for
+    if tensor.dtype is torch.complex128:  # safetensors has no name for this type
         tensors[name] = torch.view_as_real(tensor.detach().contiguous())
         return {"complex": name}
     tensors[name] = tensor
@@ -108,6 +112,7 @@ def _refer_to_tensor(tensor: Tensor, tensors: Tensors) -> Skeleton:
 
 
 def _value(skeleton: Skeleton, tensors: Tensors, template: Any) -> Any:
+    """Rebuild a value from its skeleton and tensors."""
     if isinstance(skeleton, list):
         return [_value(item, tensors, _part(template, n)) for n, item in enumerate(skeleton)]
     if not isinstance(skeleton, dict):
@@ -125,6 +130,7 @@ def _value(skeleton: Skeleton, tensors: Tensors, template: Any) -> Any:
 
 
 def _leaf(kind: str, inside: Skeleton, tensors: Tensors) -> Any:
+    """Return the tensor, NumPy array or NumPy scalar of a reference."""
     if kind == "tensor":
         return tensors[inside]
     if kind == "complex":
@@ -134,7 +140,7 @@ def _leaf(kind: str, inside: Skeleton, tensors: Tensors) -> Any:
 
 
 def _rebuild_dataclass(inside: Mapping[str, Skeleton], tensors: Tensors, template: Any) -> Any:
-    """A dataclass of the template's type, whatever its constructor would make of its arguments."""
+    """Rebuild a dataclass of the template's type, without a call of its constructor."""
     if not is_dataclass(template) or isinstance(template, type):
         raise ValueError(f"holds a state with {', '.join(inside)} where there is now {template!r:.100}")
     names = {f.name for f in fields(template)}
@@ -148,7 +154,7 @@ def _rebuild_dataclass(inside: Mapping[str, Skeleton], tensors: Tensors, templat
 
 
 def _part(template: Any, key: Any) -> Any:
-    """What a template has in one place; None where it has nothing there."""
+    """Return the part of a template under a key or index; None if it has none."""
     if isinstance(template, Mapping):
         return template.get(key)
     if isinstance(template, list | tuple) and isinstance(key, int):

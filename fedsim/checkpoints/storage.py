@@ -1,4 +1,4 @@
-"""Folder: whole files by name in one place that fsspec can reach, on a disk or in somebody's object store."""
+"""Folder: named files in one place that fsspec can reach, on a disk or in an object store."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedsim.errors import CheckpointError
 HINT = "it has to be a place that can be reached and written, with room: FEDSIM_STORAGE or --out names it"
 
 PIECE = 2**20
-"""Bytes that a stream reads at once."""
+"""Number of bytes that a stream reads at once."""
 
 _FAILURES = (OSError, ValueError, ImportError, RuntimeError)
 
 
 class Folder:
-    """Files that are written whole or not at all. The folder is made when something is written.
+    """A folder whose files are written completely or not at all; the first write creates the folder.
 
     Args:
-        url: a path, or any URL that fsspec knows: `file:///...`, `s3://bucket/path`, ...
+        url: a path, or any URL that fsspec supports, such as `file:///...` or `s3://bucket/path`.
 
     Raises:
-        CheckpointError: a URL that means nothing, or whose driver is not installed; every method raises it
-            too, naming the URL and the cause.
+        CheckpointError: the URL is invalid, or its driver is not installed. Every method raises it too, with
+            the URL and the cause.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,11 +46,11 @@ class Folder:
         return f"Folder({self.url!r})"
 
     def full_name(self, file: str) -> str:
-        """How messages call a file."""
+        """Return the name of a file for messages: the URL of the folder and the file name."""
         return f"{self.url.rstrip('/')}/{file}"
 
     def check_writable(self) -> None:
-        """Make sure that files can be written here, by writing one and reading it back."""
+        """Write a test file, read it back and remove it; raise CheckpointError if that fails."""
         name, content = f".probe-{secrets.token_hex(4)}", secrets.token_bytes(4096)
         self.write(name, content)
         try:
@@ -60,23 +60,23 @@ class Folder:
             self.remove_files([name])
 
     def write(self, file: str, content: bytes) -> None:
-        """Write a file. After a failure, or a crash, it is as it was before or not there."""
+        """Write a file. After a failure or crash the file is unchanged, or missing if it was new."""
         with self._name_errors(f"cannot be written ({file}, {len(content):,} bytes)"):
             if self._local:
                 _write_aside(Path(self._path), file, content)
             else:
-                # An object store takes an object whole; what is cut off elsewhere, its reader finds out.
+                # An object store writes whole objects; elsewhere, the reader detects a cut-off file.
                 self._files.makedirs(self._path, exist_ok=True)
                 self._files.pipe_file(f"{self._path}/{file}", content)
 
     def read(self, file: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         with self._name_errors(f"cannot be read ({file})"):
             content: bytes = self._files.cat_file(f"{self._path}/{file}")
             return content
 
     def size(self, file: str) -> int | None:
-        """How many bytes a file has; None where there is none."""
+        """Return the size of a file in bytes; None if it does not exist."""
         with self._name_errors(f"cannot be read ({file})"):
             self._files.invalidate_cache()
             try:
@@ -85,9 +85,9 @@ class Folder:
                 return None
 
     def open_stream(self, file: str) -> tuple[int, Iterator[bytes]] | None:
-        """How many bytes a file has, and its content, a piece at a time; None where there is none.
+        """Return the size of a file in bytes and an iterator over its content; None if it does not exist.
 
-        Both are of one and the same file, also where another one takes its place while this one is read.
+        Size and content belong to the same file, even if another file replaces it during the reading.
         """
         with self._name_errors(f"cannot be read ({file})"):
             self._files.invalidate_cache()
@@ -100,12 +100,13 @@ class Folder:
         return size, self._pieces(file, stream)
 
     def _pieces(self, file: str, stream: Any) -> Iterator[bytes]:
+        """Yield the content of an open file in pieces of `PIECE` bytes; close it at the end."""
         with self._name_errors(f"cannot be read ({file})"), stream:
             while piece := stream.read(PIECE):
                 yield piece
 
     def list_files(self) -> list[str]:
-        """The names of all files, in order; none where there is no folder."""
+        """List the names of all files, sorted; empty if the folder does not exist."""
         with self._name_errors("cannot be listed"):
             self._files.invalidate_cache()
             try:
@@ -115,18 +116,19 @@ class Folder:
             return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def remove_files(self, files: Collection[str]) -> None:
-        """Remove files as far as they can be removed: one that stays costs room and nothing else."""
+        """Remove files; ignore failures, because a file that stays only takes space."""
         for file in files:
             with suppress(*_FAILURES):
                 self._files.rm_file(f"{self._path}/{file}")
 
     def clear(self) -> None:
-        """Remove the folder and all that is in it, if it is there."""
+        """Remove the folder and everything in it, if it exists."""
         with self._name_errors("cannot be removed"), suppress(FileNotFoundError):
             self._files.rm(self._path, recursive=True)
 
     @contextmanager
     def _name_errors(self, what: str) -> Iterator[None]:
+        """Turn failures inside into a CheckpointError with the URL and the cause, without secrets."""
         try:
             yield
         except _FAILURES as error:
@@ -135,7 +137,7 @@ class Folder:
 
 
 def _write_aside(folder: Path, file: str, content: bytes) -> None:
-    """Write under another name, have the disk take it, then rename: there is never half a file."""
+    """Write under another name, flush to disk, then rename: there is never half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{file}.{secrets.token_hex(4)}"
     try:
@@ -151,7 +153,7 @@ def _write_aside(folder: Path, file: str, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the disk take the names too; not every system lets a folder be opened for that."""
+    """Flush the file names of a folder to disk; systems that cannot open a folder skip this."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

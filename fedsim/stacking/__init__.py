@@ -1,1 +1,1 @@
-"""Many clients as one local loop: stacked parameters, and one call of the loss under `torch.func.vmap`."""
+"""Stacks: many clients train in one local loop, with stacked parameters and one loss call under `vmap`."""

@@ -1,7 +1,7 @@
-"""Steps of a joint local loop that are recorded once and played again: on a GPU as a CUDA graph.
+"""Record one step of a stacked local loop and replay it for later batches: on a GPU as a CUDA graph.
 
-A small step is hundreds of kernels that take microseconds each; playing a graph starts all of them at once.
-What a recording reads and writes is always in the same place, so a batch is copied into that of the tape.
+A small step is hundreds of kernels of some microseconds each; replaying a graph starts all of them at once.
+A recording always reads and writes the same tensors, so each new batch is copied into the recorded batch.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor
 from fedsim.core.batches import Batch
 
 LEAST_STEPS = 8
-"""A recording takes about as long as a few steps, so it is made where at least so many are to come."""
+"""Record a step only if at least this many steps follow: recording takes about as long as a few steps."""
 
 
 class Recording(Protocol):
-    """Work that was recorded."""
+    """Recorded work that can run again."""
 
     def replay(self) -> None:
-        """Do it."""
+        """Run the recorded work once."""
 
 
 Recorder: TypeAlias = Callable[[Callable[[], None]], Recording]
-"""Records work without doing it."""
+"""Function that records some work without running it."""
 
 
 class CudaRecording:
-    """Work as a CUDA graph.
+    """Recording of some work as a CUDA graph.
 
     Args:
-        work: has run before; it asks no tensor for its value, and changes its tensors in place.
+        work: must have run before; it never asks a tensor for its value and changes its tensors in place.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -43,17 +43,17 @@ class CudaRecording:
             work()
 
     def replay(self) -> None:
-        """Have the GPU do it again."""
+        """Run the graph on the GPU once."""
         self.graph.replay()
 
 
 class RecordedStep:
-    """A step, recorded for batches of one shape.
+    """One training step, recorded for batches of one shape.
 
     Args:
         record: makes the recording.
-        step: does the step for (batch, dims).
-        batch, dims: one of these batches, as `feeding.joint_batch` gives them.
+        step: runs the step on (batch, dims).
+        batch, dims: an example of these batches, as `make_joint_batch` returns it.
     """
 
     def __init__(self, record: Recorder, step: Callable[[Batch, Any], None], batch: Batch, dims: Any) -> None:
@@ -62,18 +62,18 @@ class RecordedStep:
         self.recording = record(partial(step, self.batch, dims))
 
     def fits_batch(self, batch: Batch) -> bool:
-        """Whether the recording is of such a batch."""
+        """Return whether the batch has the shapes and number types of the recorded batch."""
         return self.shapes == [(each.shape, each.dtype) for each in _tensors(batch)]
 
     def replay_on(self, batch: Batch) -> None:
-        """The step, on this batch."""
+        """Run the recorded step on this batch."""
         for mine, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
             mine.copy_(theirs)
         self.recording.replay()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors of a batch, those of the batches in its noise among them."""
+    """Yield all tensors of a batch, including the tensors of batches in its noise."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -85,6 +85,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _copy_value(value: Any) -> Any:
+    """Copy a batch and all tensors in it."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Which local loops are made together, which are not, and what a record says of it."""
+"""Group local loops that can run as one stack, run them, and note the clients that trained alone and why."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedsim.training.local_loop import LocalLoop, TrainedModel
 STACK_HINT = "set resources.stack to a smaller width"
 
 SHOWN_CHARACTERS = 200
-"""How much of an error a record says, as the reason why loops were made one by one."""
+"""Characters of an error message in a round record, as the reason why loops ran one by one."""
 
 
 @dataclass
 class StackingNotes:
-    """How local loops were made.
+    """Counts of stacked and unstacked local loops, and the tools that stacked loops use.
 
     Attributes:
-        together: how many were made with others.
-        alone: how many were not, though others were there, by the reason.
-        recorder: records the steps of those to be made, if they are to be played.
-        mask_checks: which losses leave out what a mask says, as far as that is known.
+        stacked: number of loops that ran in a stack.
+        unstacked: number of loops that ran alone although stacking was on, by reason.
+        recorder: records steps for replay; None to run every step normally.
+        mask_checks: by loss and architecture, whether the loss leaves out masked rows; filled as found out.
     """
 
     stacked: int = 0
@@ -40,23 +40,26 @@ class StackingNotes:
         return StackingNotes(self.stacked + other.stacked, self.unstacked + other.unstacked)
 
     def to_record(self) -> dict[str, Any]:
-        """What a record says of it: nothing where nobody asked for stacking."""
+        """Return the counts for the round record; empty if no loop was counted."""
         if not self.stacked and not self.unstacked:
             return {}
         return {"stacked": {"together": self.stacked, "alone": dict(self.unstacked)}}
 
 
 def run_loops(descents: Sequence[LocalLoop], notes: StackingNotes) -> list[TrainedModel | Exception]:
-    """The outcomes of local loops that are asked for at once: together where they can be one.
+    """Run local loops, in stacks where they are alike, and return their outcomes in the same order.
 
-    A group in which something raises is made again one by one, so that the error meets whose it is.
+    If a stack raises an error, its loops run again one by one, so that the error reaches the right client.
 
     Args:
-        descents: of the clients, in their order.
-        notes: what was done is added to it.
+        descents: the local loops, in the order of the clients.
+        notes: the counts of stacked and unstacked loops are added to it.
+
+    Returns:
+        For each loop its trained model, or the exception that it raised.
 
     Raises:
-        StackTooWide: if memory ran out.
+        StackTooLarge: if memory ran out.
     """
     found: list[TrainedModel | Exception | None] = [None] * len(descents)
     for members in group_loops(descents):
@@ -68,7 +71,7 @@ def run_loops(descents: Sequence[LocalLoop], notes: StackingNotes) -> list[Train
 
 
 def _run_stacked(group: Sequence[LocalLoop], notes: StackingNotes) -> Sequence[TrainedModel | Exception]:
-    """The outcomes of a group, made as one; none at all where they are to be made one by one."""
+    """Run a group as one stack and return its outcomes; empty if its loops have to run one by one."""
     if not len(group[0].task.batches):
         return ()
     if len(group) == 1:
@@ -87,6 +90,7 @@ def _run_stacked(group: Sequence[LocalLoop], notes: StackingNotes) -> Sequence[T
 
 
 def _run_alone(descent: LocalLoop) -> TrainedModel | Exception:
+    """Run one local loop alone; return its error instead of raising it."""
     try:
         return descent.run_alone()
     except Exception as error:
@@ -94,4 +98,5 @@ def _run_alone(descent: LocalLoop) -> TrainedModel | Exception:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of an error message, cut to `SHOWN_CHARACTERS`."""
     return format_error(error).partition("\n")[0][:SHOWN_CHARACTERS]

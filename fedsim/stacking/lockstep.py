@@ -1,9 +1,8 @@
-"""Clients that train at once: each goes its own way, and waits for the others before every local loop.
+"""Lockstep: clients of one stack run one after the other up to their next local loop, then train at once.
 
-What a method does around its local loops is ordinary code for one client. So that it can stay so, each client
-of a company has a thread of its own, used as a coroutine: exactly one of them runs at any time, in the order
-of the clients, until it asks for a local loop or has ended. When all wait, their loops are made together, and
-they go on.
+An algorithm's code around its local loops is ordinary code for one client. To keep it ordinary, each client
+has a thread, used as a coroutine. Exactly one thread runs at any time, in the order of the clients, until it
+requests a local loop or ends. When all clients wait, their loops run as one stack, and the clients go on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fedsim.stacking.grouping import STACK_HINT, StackingNotes, run_loops
 from fedsim.training.local_loop import LocalLoop, TrainedModel
 
 LoopOutcome: TypeAlias = "TrainedModel | Exception"
-"""Of a local loop: what came out, or what it raised."""
+"""The trained model of a local loop, or the exception that the loop raised."""
 
 Value = TypeVar("Value")
 
@@ -35,20 +34,20 @@ def train_at_once(
     one: Callable[[int, ThreadedLockstep | None], Value],
     notes: StackingNotes,
 ) -> Iterator[Value]:
-    """Train clients of one architecture, so many at once.
+    """Train clients of one architecture, `stack_size` clients at once.
 
     Args:
-        clients: who.
-        stack_size: how many; 1 for one by one.
-        why_not: why they cannot train at once, "" if they can.
-        one: trains one client, in the company that it is given.
-        notes: how the local loops were made is added to it.
+        clients: ids of the clients.
+        stack_size: number of clients that train at once; 1 for one by one.
+        why_not: reason why these clients cannot train at once; "" if they can.
+        one: trains one client in the given lockstep (None: alone).
+        notes: the counts of stacked and unstacked loops are added to it.
 
     Yields:
-        What `one` returned for each, in their order.
+        The return value of `one` for each client, in the order of the clients.
 
     Raises:
-        StackTooWide: if memory ran out while several trained.
+        StackTooLarge: if memory ran out while several clients trained at once.
     """
     if why_not and stack_size > 1:
         notes.unstacked[why_not] += len(clients)
@@ -64,6 +63,7 @@ def train_at_once(
 def _train_stack(
     clients: Sequence[int], one: Callable[[int, ThreadedLockstep | None], Value], notes: StackingNotes
 ) -> Iterator[Value]:
+    """Train the clients of one stack in lockstep; note if none of them requested a local loop."""
     requested_loop = 0
 
     def run_waiting_loops(descents: Sequence[LocalLoop]) -> Sequence[LoopOutcome]:
@@ -79,10 +79,10 @@ def _train_stack(
 
 @contextmanager
 def raise_stack_too_large() -> Iterator[None]:
-    """What one of several clients at once does inside: if memory runs out, they were too many.
+    """Context manager for the work of one client in a stack: report lack of memory as a too large stack.
 
     Raises:
-        StackTooWide: then, so that nobody is blamed or left out for what would go well with fewer.
+        StackTooLarge: if memory ran out inside. The client itself is not at fault: a smaller stack may fit.
     """
     try:
         yield
@@ -94,10 +94,10 @@ def raise_stack_too_large() -> Iterator[None]:
 
 
 class ThreadedLockstep:
-    """A company of clients, for one round.
+    """Lockstep of the clients of one stack, for one round.
 
     Args:
-        solve: makes the local loops that all the waiting clients ask for, in their order.
+        solve: runs the local loops of all waiting clients and returns the outcomes in the same order.
     """
 
     def __init__(self, solve: Callable[[Sequence[LocalLoop]], Sequence[LoopOutcome]]) -> None:
@@ -105,26 +105,27 @@ class ThreadedLockstep:
         self._running: _ClientThread[object] | None = None
 
     def run_loop(self, descent: LocalLoop) -> TrainedModel:
-        """The outcome of a local loop, for the client whose turn it is.
+        """Run a local loop for the client whose turn it is, together with the loops of the other clients.
 
         Raises:
-            Exception: what the loop raised for this client.
+            Exception: the error of this client's loop.
         """
         if self._running is None:
             raise RuntimeError("a local loop of a company was asked for by nobody in it; call run() first")
         return self._running.wait_for_loop(descent)
 
     def run_clients(self, members: Sequence[Callable[[], Value]]) -> Iterator[Value]:
-        """Have all members run to their ends.
+        """Run the work of all clients to its end.
 
         Args:
             members: the work of each client.
 
         Yields:
-            What each returned, in their order, as soon as it and those before it have ended.
+            The return values in the order of the clients, each as soon as that client and all clients before
+            it have ended.
 
         Raises:
-            Exception: what the first of them raised; the others are given up.
+            Exception: the first error of a client; the other clients are then aborted.
         """
         courses = [_ClientThread(member) for member in members]
         try:
@@ -149,7 +150,7 @@ class ThreadedLockstep:
     def _resume_client(
         self, course: _ClientThread[Value], outcome: LoopOutcome | _LockstepAborted | None
     ) -> bool:
-        """Give a client its turn; whether it waits for a local loop afterwards."""
+        """Let a client run; return whether it now waits for a local loop."""
         self._running = course  # type: ignore[assignment]
         try:
             return course.resume(outcome)
@@ -158,11 +159,14 @@ class ThreadedLockstep:
 
 
 class _LockstepAborted(BaseException):
-    """Ends a client whose company has come to nothing; no method's `except Exception` holds it up."""
+    """Ends the thread of a client in an aborted lockstep.
+
+    It is a `BaseException`, so an `except Exception` in an algorithm does not catch it.
+    """
 
 
 class _ClientThread(Thread, Generic[Value]):
-    """One client's way through a round."""
+    """Thread that runs the work of one client; it pauses at every local loop."""
 
     def __init__(self, member: Callable[[], Value]) -> None:
         super().__init__(daemon=True)
@@ -175,7 +179,7 @@ class _ClientThread(Thread, Generic[Value]):
         self.ended = False
 
     def resume(self, outcome: LoopOutcome | _LockstepAborted | None) -> bool:
-        """Run until the next local loop or the end; whether it is a loop. Raises what the client raised."""
+        """Run until the next local loop (return True) or the end (False); raise the error of the client."""
         if self.ended or (self.ident is None and outcome is not None):
             return False
         if self.ident is None:
@@ -190,7 +194,7 @@ class _ClientThread(Thread, Generic[Value]):
         return not self.ended
 
     def wait_for_loop(self, descent: LocalLoop) -> TrainedModel:
-        """Called by the client: the outcome of a local loop."""
+        """Request a local loop and wait for its outcome; called by the client's own code."""
         self.asked = descent
         self._pause.release()
         self._turn.acquire()
@@ -202,13 +206,13 @@ class _ClientThread(Thread, Generic[Value]):
         return outcome
 
     def result(self) -> Value:
-        """What the client returned; once, so that nobody else keeps it."""
+        """Remove and return the return value of the client, so that this thread keeps no reference to it."""
         return self._values.pop()
 
     def run(self) -> None:
-        """The thread's own part."""
+        """Run the client's work in this thread, from its first turn on."""
         self._turn.acquire()
-        # The number of threads of OpenMP is each thread's own, and more than one would change the bits.
+        # OpenMP counts its threads per Python thread; more than one would change the last bits of results.
         torch.set_num_threads(1)
         try:
             self._values.append(self.member())

@@ -1,8 +1,8 @@
-"""Whether a loss leaves out the rows that are no examples, as `Batch.mask` says.
+"""Check that a loss leaves out the padding rows that `Batch.mask` marks.
 
-Where clients train at once, a batch that is smaller than the others' is filled up. One by one the mask is
-always None, so a loss that never looks at it is right wherever its author tried it, and on a stack the copies
-would count as examples, without a word. So such a loss is found out before a stack's first filled batch.
+In a stack, a smaller batch is padded to the size of the largest. For a client that trains alone the mask is
+always None, so a loss that ignores the mask is correct there. In a stack the same loss would silently count
+padding rows as examples. The check therefore runs before the first padded batch of a stack.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from fedsim.core.batches import Batch
 from fedsim.models.net import Params
 
 MaskChecks: TypeAlias = dict[tuple[Any, int], bool]
-"""By loss and architecture: whether it leaves out what the mask says, as far as that is known."""
+"""By (loss, architecture): whether the loss leaves out masked rows; only checked losses are in it."""
 
 MASK_IGNORED = "the loss counts rows that are no examples: it has to heed batch.mask"
 
 ROUNDING: Mapping[Precision, float] = {"float32": 1e-3, "tf32": 1e-3, "bf16": 0.03}
-"""What no rounding reaches, by the size of the numbers compared; half a batch too many is far above it."""
+"""Largest relative difference that rounding explains; counting half a batch too many differs far more."""
 
 LEAST = 1e-6
+"""Absolute difference that always counts as rounding."""
 
 
 def has_mask(batch: Batch) -> bool:
-    """Whether the batch, or one in its noise, has a mask."""
+    """Return whether the batch, or a batch in its noise, has a mask."""
     return batch.mask is not None or any(map(has_mask, _batches(batch.noise)))
 
 
 def find_largest_client(batch: Batch) -> int:
-    """Which client has the most examples in a joint batch."""
+    """Return the position of the client with the most examples in a joint batch."""
     return 0 if batch.mask is None else int(batch.mask.sum(1).argmax())
 
 
 def select_client(batch: Batch, dims: Any, number: int) -> Batch:
-    """One client's part of a joint batch.
+    """Select one client's part of a joint batch.
 
     Args:
-        batch: as `feeding.joint_batch` gives it.
-        dims: where the clients are in its parts.
-        number: which client.
+        batch: joint batch, as `make_joint_batch` returns it.
+        dims: for each part of the batch, the dimension of the clients (0), or None if there is none.
+        number: position of the client in the stack.
     """
     return Batch(*(_part(each, dim, number) for each, dim in zip(batch, dims, strict=True)))
 
@@ -53,18 +54,19 @@ def select_client(batch: Batch, dims: Any, number: int) -> Batch:
 def respects_mask(
     loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Batch, precision: Precision = "float32"
 ) -> bool | None:
-    """Whether half of a batch has the same loss and gradient as all of it with the other half masked.
+    """Return whether a loss leaves out masked rows.
 
-    The masked half are examples, not copies: a mean over copies of a batch's only example is right.
+    Compare the loss and gradient of half a batch with those of the whole batch with the other half masked.
+    The masked half has other examples, not copies: a mean over copies of one example would not change.
 
     Args:
-        loss: scalar loss of (the moving parameters, batch).
-        weights: the moving parameters.
-        batch: of one client.
-        precision: of the forward passes.
+        loss: scalar loss of (parameters that train, batch).
+        weights: the parameters that train.
+        batch: a batch of one client.
+        precision: precision of the forward passes.
 
     Returns:
-        None where nothing can be told, since the numbers are no longer finite.
+        None if loss or gradients are not finite, so that nothing can be concluded.
     """
     device = batch.y.device
 
@@ -79,7 +81,7 @@ def respects_mask(
 
 
 def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The loss and its whole gradient: with zeros for weights, the loss alone may not depend on the batch."""
+    """Return the loss and its flat gradient; with zero weights the loss alone may not depend on the batch."""
     params = {key: weight.detach().requires_grad_() for key, weight in weights.items()}
     value = loss(params, batch)
     slopes = torch.autograd.grad(value, list(params.values())) if params else ()
@@ -87,12 +89,13 @@ def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Ba
 
 
 def _are_close(one: Tensor, other: Tensor, rounding: float) -> bool:
+    """Return whether two tensors differ by no more than rounding, measured by their norms."""
     scale = max(float(one.norm()), float(other.norm()))
     return float((one - other).norm()) <= rounding * scale + LEAST
 
 
 def _half(batch: Batch, masked: bool) -> Batch:
-    """The first half of the examples, alone or with all other rows masked; of batches in its noise too."""
+    """Return the first half of the examples, alone or with all other rows masked; also in noise batches."""
     rows = len(batch.y)
     examples = rows if batch.mask is None else int(batch.mask.sum())
     half = -(-examples // 2)
@@ -106,11 +109,12 @@ def _half(batch: Batch, masked: bool) -> Batch:
 
 
 def _batches(noise: Tree) -> list[Batch]:
+    """List the batches at the top level of a batch's noise."""
     return [each for each in noise.values() if isinstance(each, Batch)]
 
 
 def _part(value: Any, dims: Any, number: int) -> Any:
-    """One client's part of what is joint."""
+    """Select one client's part of a joint value: a batch, a tree or a tensor."""
     if isinstance(value, Batch):
         return select_client(value, dims, number)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""How many clients train at once, where nobody says."""
+"""Choose the stack size: the number of clients that train at once."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from fedsim.models.net import Net
 from fedsim.training.flops import example_flops
 
 StackSetting: TypeAlias = int | Literal["auto", "off"]
-"""A width; "off" for one by one; "auto" for what the model and the device suggest."""
+"""A stack size; "off" to train clients one by one; "auto" to choose by model and device."""
 
 GPU_STACK_SIZE = 64
-"""How many small clients a GPU gets at once; where they do not fit, a pool goes on with half as many."""
+"""Stack size for small models on a GPU; if memory runs out, the pool continues with half of it."""
 
 GPU_STEP_FLOPS = 2 * 10**9
-"""A local step of fewer operations keeps a GPU waiting for the next kernel most of the time."""
+"""Largest local step, in floating-point operations, that leaves a GPU idle most of the time."""
 
 
 def choose_stack_size(stack: StackSetting, population: Population, device: str) -> int:
-    """The width of a run: the same for the same spec and kind of device, since the last bits depend on it.
+    """Choose the stack size of a run; 1 means one by one.
 
-    On a GPU "auto" is `GPU_WIDTH` where a local step of every architecture is small, and one by one where
-    some client's step is enough for the GPU by itself. On a CPU it is one by one: only wide stacks of the
-    smallest models are faster there, by a fifth at most, and a cohort has too few of these for all workers.
-    Nothing is measured, and the number of workers does not count.
+    It is the same for the same spec and kind of device, because the last bits of results depend on it. On a
+    GPU, "auto" is `GPU_STACK_SIZE` if a local step of every architecture is small, otherwise 1. On a CPU
+    "auto" is 1: only large stacks of the smallest models are faster there, by a fifth at most, and a cohort
+    has too few such stacks for all workers. Nothing is measured; the number of workers does not count.
 
     Args:
-        stack: what the spec says.
-        population: whose models and batches.
+        stack: the setting of the spec.
+        population: the federation, with its models and batch size.
         device: "cpu" or "cuda".
     """
     if isinstance(stack, int):
@@ -41,6 +41,7 @@ def choose_stack_size(stack: StackSetting, population: Population, device: str) 
 
 
 def _step_flops(net: Net, population: Population) -> int:
+    """Return the floating-point operations of one local step on a full batch."""
     dataset = population.dataset
     example = dataset.normalise(tree.wrap_array(dataset.train.x[:1]))[0]
     return population.local.batch_size * example_flops(net, net.parameters, example)

@@ -1,10 +1,10 @@
-"""The local loops of many clients as one: stacked parameters, and one call of the loss under `vmap`.
+"""Run the local loops of many clients as one: stacked parameters, and one call of the loss under `vmap`.
 
-Clients do not touch each other, so the gradient of the sum of their losses, by the stacked parameters, is the
-gradient of each by its own. The clients with the most steps come first: those that are still at work are
-always the first so many, and who has made its last step leaves the stack. So no step is ever made in vain,
-and no momentum has to be kept from moving. A batch that is smaller than another's of the same step is filled
-up with its own first example, and its mask says so; a loss that does not heed it is not stacked.
+The clients are independent. The gradient of the sum of their losses, by the stacked parameters, is therefore
+the gradient of each client's loss by its own parameters. The clients with the most steps come first, so the
+active clients are always the first ones, and a client leaves the stack after its last step. No step is wasted
+and no momentum moves a finished client. A batch smaller than the largest of the same step is padded with its
+own first example, and its mask marks the padding. A loss that ignores the mask is not stacked.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from fedsim.training.optimizers import SgdUpdate
 
 
 class StackedTrees(NamedTuple):
-    """The trees of many clients as one.
+    """The trees of many clients as one tree.
 
     Attributes:
-        leaves: the tree; each leaf has the clients as its first dimension, unless all have the very same one.
-        dims: a tree of 0 for the leaves of the former kind, None for the latter.
+        leaves: the tree. A leaf has the clients as its first dimension, or is one object that all share.
+        dims: a tree of the same form: 0 for a leaf with a client dimension, None for a shared leaf.
     """
 
     leaves: Tree
     dims: Tree
 
     def first_clients(self, clients: int) -> Tree:
-        """That of the first so many clients."""
+        """Return the stacked tree of the first `clients` clients."""
         return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
 
     def client_tree(self, number: int) -> Tree:
-        """That of one client."""
+        """Return the tree of the client at position `number`."""
         return tree.map(lambda leaf, dim: leaf if dim is None else leaf[number], self.leaves, self.dims)
 
 
 def stack_trees(trees: Sequence[Tree]) -> StackedTrees:
-    """The trees of many clients, all of one shape, as one."""
+    """Stack the trees of many clients, all of one shape."""
     dims = tree.map(lambda *leaves: None if _are_same(leaves) else 0, *trees)
     return StackedTrees(
         tree.map(lambda *leaves: leaves[0] if _are_same(leaves) else torch.stack(leaves), *trees), dims
@@ -65,11 +65,12 @@ def stack_trees(trees: Sequence[Tree]) -> StackedTrees:
 
 
 def _are_same(leaves: Sequence[Any]) -> bool:
+    """Return whether all leaves are the same object."""
     return all(leaf is leaves[0] for leaf in leaves)
 
 
 def group_loops(descents: Sequence[LocalLoop]) -> list[list[int]]:
-    """Which of these local loops can be one: the numbers of each group, the most steps first."""
+    """Group local loops that can run as one stack; each group lists positions, the most steps first."""
     groups: list[tuple[_Kind, list[int]]] = []
     for number, descent in enumerate(descents):
         kind = _kind(descent)
@@ -83,7 +84,7 @@ def group_loops(descents: Sequence[LocalLoop]) -> list[list[int]]:
 
 
 class _Kind(NamedTuple):
-    """What local loops have in common that can be one."""
+    """Properties that local loops must share to run as one stack."""
 
     works: bool
     loss: Any
@@ -93,6 +94,7 @@ class _Kind(NamedTuple):
 
 
 def _kind(descent: LocalLoop) -> _Kind:
+    """Return the properties of a local loop that decide which stack it fits."""
     task = descent.task
     own = (
         descent.start,
@@ -107,7 +109,7 @@ def _kind(descent: LocalLoop) -> _Kind:
 
 
 def _shapes(value: Any) -> Any:
-    """What has to be alike in trees that are to be one: paths, shapes and number types."""
+    """Return the paths, shapes and number types of a tree; equal for trees that can be stacked."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, Mapping):
@@ -118,15 +120,18 @@ def _shapes(value: Any) -> Any:
 def run_stacked_loop(
     descents: Sequence[LocalLoop], recorder: Recorder | None = None, mask_checks: MaskChecks | None = None
 ) -> list[TrainedModel]:
-    """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
+    """Run the local loops of one group as one; results equal `LocalLoop.run_alone` up to rounding.
 
     Args:
-        descents: as `grouped` puts them together; all have steps, the first one the most.
-        recorder: records steps, so that they are played; None for making each of them anew.
-        mask_checks: what is known of losses; what is found out is added to it.
+        descents: a group of `group_loops`; every loop has steps, the first one the most.
+        recorder: records steps for replay; None to run every step normally.
+        mask_checks: results of earlier mask checks; new results are added to it.
+
+    Returns:
+        The trained models, in the order of the loops.
 
     Raises:
-        ValueError: if a batch has to be filled up, and the loss does not leave out what its mask says.
+        ValueError: if a batch needs padding and the loss does not leave out masked rows.
     """
     loop = _Loop(descents, recorder, {} if mask_checks is None else mask_checks)
     with loop.ctx.net.training_mode(list_frozen_blocks(loop.ctx, loop.moving)):
@@ -137,18 +142,18 @@ def run_stacked_loop(
 
 @dataclass
 class _Loop:
-    """The joint loop while it is made.
+    """State of a stacked loop while it runs. "Active" clients still have steps to make.
 
     Attributes:
-        descents: whose.
-        recorder: records steps, if they are to be played.
-        mask_checks: which losses leave out what a mask says.
-        active: how many clients are still at work.
-        weights: what moves, of those.
-        own: what else the loss reads of those: parameters that stay as they are, and the visits.
-        shifts: what is added to their gradients, if anything is.
-        begun: the first step that so many made together.
-        tape: such a step, recorded.
+        descents: the local loops of the stack.
+        recorder: records steps for replay; None to run every step normally.
+        mask_checks: by loss and architecture, whether the loss leaves out masked rows.
+        active: number of active clients.
+        weights: stacked parameters that train, of the active clients.
+        own: other inputs of the loss, of the active clients: fixed parameters, and the client tasks.
+        shifts: corrections added to the gradients of the active clients; empty without corrections.
+        begun: first step with this number of active clients.
+        tape: a recorded step for this number of active clients; None if there is none.
     """
 
     descents: Sequence[LocalLoop]
@@ -178,7 +183,7 @@ class _Loop:
         self.total = torch.zeros(len(starts), device=first.task.device)
 
     def run_step(self, step: int) -> None:
-        """One step of all clients that have so many."""
+        """Run one step for all clients that have at least `step + 1` steps."""
         active = sum(steps > step for steps in self.steps)
         if active != self.active:
             self._keep_active(active)
@@ -194,7 +199,7 @@ class _Loop:
             self._update_weights(batch, dims)
 
     def _check_mask(self, batch: Batch, dims: Any) -> None:
-        """Raise if the loss does not heed masks; it is tried once, on one client's part of this batch."""
+        """Raise ValueError if the loss ignores masks; checked once, on one client's part of this batch."""
         key = self.loss, self.ctx.model
         if key not in self.mask_checks:
             number = find_largest_client(batch)
@@ -213,11 +218,12 @@ class _Loop:
             raise ValueError(MASK_IGNORED)
 
     def _is_worth_recording(self, step: int) -> bool:
-        """Whether enough steps to come are like one that was made already, momentum and rate included."""
+        """Return whether enough later steps equal an earlier one, including momentum and learning rate."""
         constant = not self.ctx.local.lr_alpha
         return constant and step > self.begun and self.steps[self.active - 1] - step >= LEAST_STEPS
 
     def _update_weights(self, batch: Batch, dims: Any) -> None:
+        """Run forward pass, backward pass and SGD update of the active clients."""
         active = self.active
         with lower_precision(self.ctx.local.precision, self.total.device):
             values = self._values(batch, dims)
@@ -229,6 +235,7 @@ class _Loop:
             self.total[:active] += values.detach()
 
     def _keep_active(self, active: int) -> None:
+        """Drop the clients that have made their last step; keep the first `active` clients."""
         self.active = active
         self.weights = [stack[:active].detach().requires_grad_() for stack in self.stacks]
         self.own = self.fixed.first_clients(active), self.shown.first_clients(active)
@@ -237,20 +244,20 @@ class _Loop:
         self.update.keep_first(active)
 
     def _values(self, batch: Batch, dims: Any) -> Tensor:
-        """The loss of each client that is at work."""
+        """Return the loss of each active client, `[active]`."""
         moving = dict(zip(self.moving, self.weights, strict=True))
         every = vmap(self._one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
         values: Tensor = every(moving, *self.own, batch)
         return values
 
     def _one(self, moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
-        """The loss of a client."""
+        """Return the loss of one client; `vmap` calls this for all active clients at once."""
         first = self.descents[0]
         params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
         return self.loss(self.ctx, _view(first.task, shown), params, batch)
 
     def list_outcomes(self) -> list[TrainedModel]:
-        """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""
+        """List the trained models, as copies: keeping one does not keep the whole stack in memory."""
         found = []
         for number, (descent, steps) in enumerate(zip(self.descents, self.steps, strict=True)):
             own = {
@@ -263,7 +270,7 @@ class _Loop:
 
 
 def _loss_inputs(task: ClientTask) -> Tree:
-    """What a loss may read of a visit, as a tree."""
+    """Return the fields of a client task that a loss may read, as a tree."""
     return {
         "num_examples": torch.full((), task.num_examples, device=task.device),
         "label_counts": task.label_counts,
@@ -276,5 +283,5 @@ def _loss_inputs(task: ClientTask) -> Tree:
 
 
 def _view(task: ClientTask, shown: Mapping[str, Any]) -> ClientTask:
-    """The visit that a loss sees; what it may not read is not there, rather than another client's."""
+    """Return the task that a loss sees; forbidden fields are empty rather than those of another client."""
     return task._replace(**shown, batches=(), examples=cast(Any, None), held_out=None, lockstep=None)

@@ -1,6 +1,6 @@
-"""One step's batches of many clients as one.
+"""Join the batches of many clients for one step into one batch.
 
-A batch that is smaller than another's is filled up with its own first example, and the mask says so.
+A batch smaller than the largest is padded with its own first example, and the mask marks the padding.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedsim.core.batches import RepeatedBatches
 
 
 def make_joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
-    """A step's batches of many clients.
+    """Join the batches of many clients for one step.
 
     Args:
-        batches: of each client.
-        step: which.
+        batches: the batches of each client.
+        step: number of the step, from 0.
 
     Returns:
-        The batch, with the clients as the first dimension of its parts, and for each of its parts where the
-        clients are in it: 0, or None for a mask that is not needed.
+        The joint batch, with the clients as the first dimension of each part; and for each part the dimension
+        of the clients: 0, or None for a mask that is not needed.
     """
     origins = [_origin(each, step) for each in batches]
     gathered = _gather_joint_batch(origins)
@@ -36,7 +36,7 @@ def make_joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batc
 
 
 def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
-    """Where a step's batch comes from in the end."""
+    """Return the batches under all `RepeatedBatches`, and the number of this step's batch in them."""
     while isinstance(batches, RepeatedBatches):
         inner = batches.batches
         batches, step = inner, step % len(inner)
@@ -44,7 +44,7 @@ def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
 
 
 def _gather_joint_batch(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, Batch] | None:
-    """The joint batch out of one gathering from the shelf; None where batches are made in another way."""
+    """Load the joint batch with one call of the loader; None if the batches do not all come from a loader."""
     found = [(each, number) for each, number in origins if type(each) is LoadedBatches]
     loader = found[0][0].loader if len(found) == len(origins) else None
     if loader is None or loader.population.dataset.augment is not None:
@@ -59,7 +59,7 @@ def _gather_joint_batch(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, 
 
 
 def _join_batches(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
-    """The joint batch of these."""
+    """Pad and stack the batches of all clients."""
     lengths = np.array([len(part.y) for part in parts])
     noise, dims = _noise([part.noise for part in parts])
     x = torch.stack([_fill_rows(part.x, lengths.max()) for part in parts])
@@ -70,7 +70,7 @@ def _join_batches(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
 def _add_mask(
     x: Tensor, y: Tensor, lengths: np.ndarray[Any, Any], noise: Tree, dims: Any
 ) -> tuple[Batch, Batch]:
-    """The batch with its mask, unless every row is an example."""
+    """Return the joint batch and its dims; without a mask if every row is an example."""
     most = int(lengths.max())
     if most == lengths.min():
         return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
@@ -80,11 +80,10 @@ def _add_mask(
 
 
 def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
-    """A step's noise of many clients, and where the clients are in it.
+    """Stack one step's noise of many clients, and return it with the dimension of the clients in each part.
 
-    A part that is another batch is filled up like one. What is not of one shape for all, such as a share of
-    something that is divided by a client's steps, cannot be what one step of all of them reads: it is left
-    out.
+    A part that is itself a batch is padded like a batch. A part whose shape differs between clients, such as
+    a client's share of a data set divided by its number of steps, cannot be stacked and is left out.
     """
     leaves, dims = dict[str, Any](), dict[str, Any]()
     for name, first in parts[0].items():
@@ -99,6 +98,6 @@ def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
 
 
 def _fill_rows(rows: Tensor, count: int) -> Tensor:
-    """These rows, and the first one again as often as there are too few."""
+    """Pad rows to `count` with copies of the first row."""
     missing = count - len(rows)
     return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

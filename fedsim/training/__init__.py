@@ -1,1 +1,1 @@
-"""The local loop, its losses, the Adam of the server, and what training costs."""
+"""The local loop, its losses and optimizers, and the cost of training in parameter updates and FLOPs."""

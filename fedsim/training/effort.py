@@ -1,8 +1,8 @@
-"""What training costs the clients: trainable-parameter updates, and floating-point operations.
+"""Count the training cost of clients: trainable-parameter updates and floating-point operations (FLOPs).
 
-Both are counted, not measured: from what each kind of local step moves (`Algorithm.effort`), how many steps
-the clients make, and what one example costs in one such step (`fedsim.training.flops`), found once for each
-architecture and set of trainable keys.
+Both are counted, not measured, from three numbers: the parameters that each kind of local step moves
+(`Algorithm.count_effort`), the number of steps, and the FLOPs of one example in one step
+(`fedsim.training.flops`, computed once for each architecture and set of trainable keys).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedsim.training.work import Work, client_work
 
 @dataclass(frozen=True)
 class Cost:
-    """What clients' training cost.
+    """Training cost of clients.
 
     Attributes:
-        updates: how often a parameter was moved: the moving parameters, summed over all local steps.
+        updates: trainable-parameter updates: the number of moving parameters, summed over all local steps.
         flops: floating-point operations of the forward and backward passes.
     """
 
@@ -42,24 +42,24 @@ NOTHING = Cost()
 
 
 def paper_updates(trainable: Iterable[int], *, batches: int = 50, clients: int = 100) -> int:
-    """Trainable-parameter updates as Tables 3 and 4 of the layer-scheduling paper count them.
+    """Count trainable-parameter updates as Tables 3 and 4 of the layer-scheduling paper do.
 
-    Every client is counted in every round, whether it came or not, with the same number of batches.
+    Every client counts in every round, whether or not it is in the cohort, with the same number of batches.
 
     Args:
-        trainable: how many parameters train, round by round.
-        batches: of a client in a round.
-        clients: N.
+        trainable: number of trainable parameters in each round.
+        batches: number of batches of a client in a round.
+        clients: number of clients, N.
     """
     return sum(trainable) * batches * clients
 
 
 @dataclass
 class CostMeter:
-    """Counts what rounds cost.
+    """Counts the training cost of rounds.
 
     Args:
-        algorithm: the method.
+        algorithm: the algorithm.
         population: the federation.
     """
 
@@ -70,7 +70,7 @@ class CostMeter:
     )
 
     def training_cost(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
-        """What a round of these clients cost them all together, begun from this state of the server."""
+        """Return the total training cost of these clients in a round that starts from this server state."""
 
         def effort(mine: Context, steps: int) -> Sequence[Effort]:
             return self.algorithm.count_effort(mine, state, steps)
@@ -78,7 +78,7 @@ class CostMeter:
         return self._sum_costs(ctx, clients, lambda mine: mine.local, effort)
 
     def tuning_cost(self, ctx: Context, clients: Sequence[int]) -> Cost:
-        """What these clients' fine-tuning for a personal evaluation cost them."""
+        """Return the total cost of these clients' fine-tuning for a personal evaluation."""
         personal = capability(self.algorithm, PersonalModels)
         if personal is None:
             return NOTHING
@@ -93,7 +93,7 @@ class CostMeter:
         local: Callable[[Context], LocalTraining | None],
         effort: Callable[[Context, int], Sequence[Effort]],
     ) -> Cost:
-        # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
+        # Many clients have the same model and size: compute the cost once for each such pair.
         kinds = Counter((c % len(ctx.nets), self._size(ctx.for_client(c), c)) for c in clients)
         total = NOTHING
         with attribute_server_errors(self.algorithm, "count_effort"):
@@ -107,12 +107,12 @@ class CostMeter:
         return total
 
     def _size(self, ctx: Context, client: int) -> int:
-        """How many examples this client trains on."""
+        """Return the number of examples that this client trains on."""
         size, share = self.population.partition.size(client), held_out_share(self.algorithm, ctx)
         return size - count_apart(size, share) if share else size
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
-        """Of one client: where steps are of several kinds, each kind has its share of the examples."""
+        """Return the cost of one client; each kind of step has its share of the client's examples."""
         updates = flops = 0
         for effort in efforts:
             moving, each = self._step(ctx, frozenset(effort.trainable))
@@ -125,7 +125,7 @@ class CostMeter:
         return Cost(updates, flops)
 
     def _step(self, ctx: Context, keys: frozenset[str]) -> tuple[int, int]:
-        """How many parameters a step moves that moves these keys, and the operations of one example in it."""
+        """Return the parameter count of these keys, and the FLOPs of one example in a step on them."""
         address = (ctx.model, keys)
         if address not in self._steps:
             dataset = self.population.dataset
@@ -135,4 +135,4 @@ class CostMeter:
 
 
 _LINEAR_PASSES = 4
-"""Operations of an example for each weight of a linear layer: forward, and backward for the weights alone."""
+"""FLOPs of an example for each weight of a linear layer: forward, and backward for the weights."""

@@ -1,8 +1,9 @@
-"""Floating-point operations of a model, counted while it runs once, by the formulas of torch's own counter.
+"""Count the floating-point operations (FLOPs) of a model while it runs once, by the formulas of torch.
 
-Only what dominates is counted, as torch does: matrix products, convolutions and attention, two operations for
-a product and its addition. What the engine runs is not what is counted but what the model is: the module as
-it was built, one forward pass in training mode and the backward pass for those parameters that train.
+As in torch, only the dominant operations count: matrix products, convolutions and attention, with two
+operations for one multiplication and addition. The count is a property of the model, not of the engine's
+kernels: the original module makes one forward pass in training mode, and the backward pass for the
+parameters that train.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from torch.utils.flop_counter import flop_registry
 from fedsim.models.net import Net
 
 COUNTED_ON = 2
-"""Examples in the batch that is counted: one alone has no batch statistics."""
+"""Examples in the counted batch: a single example has no batch statistics."""
 
 
 class _Dispatch:
-    """Counts every operation on its way to torch."""
+    """Adds up the FLOPs of every torch operation."""
 
     total = 0
 
@@ -42,10 +43,10 @@ class _Dispatch:
 
 
 class _Count(_Dispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The mode.
+    """Context manager that counts FLOPs.
 
-    FlopCounterMode itself loads torch's compiler when it sees its first operation, for seconds; so does every
-    mode whose own class has the method, which is why this one inherits it.
+    torch's `FlopCounterMode` takes seconds to load the compiler at its first operation. So does every mode
+    whose own class defines `__torch_dispatch__`, so this class inherits the method from `_Dispatch`.
     """
 
 
@@ -56,22 +57,22 @@ def example_flops(
     start: str | None = None,
     moves_input: bool = False,
 ) -> int:
-    """Operations of one example's part in a local step.
+    """Return the FLOPs of one example in a local step.
 
     Args:
         net: the model.
-        trainable: keys that the step moves: the backward pass goes as far down as the first of them, and
-            crosses what is frozen above it. None of them: only the forward pass.
-        example: an input as the model reads it, without the batch dimension, on the CPU.
-        start: the block that reads it; None for the first.
-        moves_input: whether the step asks besides, or only, in which direction the input should move.
+        trainable: keys that the step moves. The backward pass goes down to the first of them, through frozen
+            layers above it. If empty, only the forward pass counts.
+        example: an input of the model without the batch dimension, on the CPU.
+        start: the block that reads the input; None for the first block.
+        moves_input: whether the step also needs the gradient by the input.
     """
     module = net.module if start is None else _module_from(net, start)
     state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in module.state_dict().items()}
     weights = [state[key].requires_grad_() for key in net.parameters if key in trainable]
     x = example.expand(COUNTED_ON, *example.shape).contiguous()
     weights += [x.requires_grad_()] if moves_input else []
-    # The other kernels of attention have no formula on a CPU; in products of matrices it is all counted.
+    # Other attention kernels have no formula on a CPU; the MATH kernel uses matrix products, which count.
     count = _Count()  # type: ignore[no-untyped-call]
     with net.training_mode(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH), count:
         output: Tensor = functional_call(module, state, (x,))
@@ -81,13 +82,13 @@ def example_flops(
 
 
 def _module_from(net: Net, start: str) -> nn.Module:
-    """The module from this block on; keys keep their names."""
+    """Return the module from this block on; keys keep their names."""
     blocks = list(net.module.named_children())[net.block_names.index(start) :]
     return nn.Sequential(OrderedDict(blocks))
 
 
 @lru_cache(maxsize=16)
 def input_flops(net: Net, input_shape: Sequence[int]) -> tuple[int, int]:
-    """Operations of one input that is made up: in a step that moves it, and in one that learns from it."""
+    """Return the FLOPs of one synthetic input: in a step that moves it, and in a step that trains on it."""
     x = torch.zeros(tuple(input_shape))
     return example_flops(net, (), x, moves_input=True), example_flops(net, net.parameters, x)

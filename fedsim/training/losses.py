@@ -1,4 +1,4 @@
-"""Losses of a batch, and which predictions are correct; padding never counts."""
+"""Losses of a batch, and the mask of correct predictions; padding rows never count in a loss."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from fedsim.core import Batch
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Mean cross-entropy over the batch's real examples.
+    """Return the mean cross-entropy over the examples of a batch, without padding.
 
-    Where an example has several yes-or-no labels it is the binary cross-entropy, over the labels that are
-    known.
+    With several yes-or-no labels per example: the mean binary cross-entropy over the known labels.
 
     Args:
         logits: `[batch, classes]`.
-        batch: its labels, int64 `[batch]` or float32 `[batch, labels]` (NaN: unknown), and its mask.
+        batch: the labels, int64 `[batch]` or float32 `[batch, labels]` (NaN: unknown), and the mask.
     """
     if batch.y.dim() == 2:
         return _binary_cross_entropy(logits, batch)
@@ -28,7 +27,7 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def example_losses(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each example, `[batch]`; with several labels, its mean over those that are known.
+    """Return the cross-entropy of each example, `[batch]`; with several labels, the mean over known labels.
 
     Args:
         logits: `[batch, classes]`.
@@ -42,11 +41,12 @@ def example_losses(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of `[batch]` values over the examples; padding (mask 0) does not count."""
+    """Return the mean of `[batch]` values over the examples; padding (mask 0) does not count."""
     return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1)
 
 
 def _binary_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean binary cross-entropy over the known labels of the examples."""
     known = (~torch.isnan(batch.y)).to(logits.dtype)
     if batch.mask is not None:
         known = known * batch.mask.unsqueeze(-1)
@@ -55,7 +55,7 @@ def _binary_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def mark_correct(logits: Tensor, y: Tensor) -> Tensor:
-    """Mark the correct predictions; a prediction that is not a number is wrong.
+    """Mark the correct predictions; a NaN prediction is wrong.
 
     Args:
         logits: `[batch, classes]`.

@@ -14,13 +14,13 @@ MOMENTS = (0.9, 0.999)
 
 
 class Adam:
-    """Adam on these weights, in place.
+    """Adam optimizer that changes its weights in place.
 
     Args:
-        weights: which.
-        moments: the first and the second ones, in the order of the weights; changed in place.
-        lr: the rate.
-        weight_decay: of the weights, added to their gradients.
+        weights: the weights to train.
+        moments: the first and the second moments, in the order of the weights; changed in place.
+        lr: learning rate.
+        weight_decay: this factor times the weights is added to the gradients.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Adam:
 
     @torch.no_grad()
     def __call__(self, gradients: list[Tensor], step: int) -> None:
-        """One step, the `step`th since the moments were zero."""
+        """Make one step; `step` counts from 1 since the moments were zero."""
         one, two = MOMENTS
         if self.weight_decay:
             gradients = list(torch._foreach_add(gradients, self.weights, alpha=self.weight_decay))
@@ -50,7 +50,7 @@ class Adam:
 
 
 class SgdUpdate:
-    """SGD steps in place, as `ctx.local` says, with the momentum of this round.
+    """SGD with the settings of `ctx.local`, in place; momentum starts at zero in each round.
 
     Args:
         ctx: the round.
@@ -61,7 +61,7 @@ class SgdUpdate:
         self.velocity: list[Tensor] | None = None
 
     def __call__(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Change the weights by one step."""
+        """Make one step: change the weights in place."""
         local = self.local
         if not weights:
             return

@@ -1,4 +1,4 @@
-"""Work: how many clients, local steps and examples a round has."""
+"""Work: the numbers of clients, local steps and examples of a round."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fedsim.core.local_training import LocalTraining
 
 
 class Work(NamedTuple):
-    """What was done in a round.
+    """Amount of local training in a round.
 
     Attributes:
-        clients: how many came.
-        steps: local steps that they made.
-        examples: examples in the batches of these steps.
+        clients: number of clients that trained.
+        steps: number of local steps of these clients.
+        examples: number of examples in the batches of these steps.
     """
 
     clients: int
@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
 
 def client_work(local: LocalTraining, num_examples: int) -> Work:
-    """A round's work of one client with this many examples."""
+    """Return the work of one client with this many examples in a round."""
     steps = local.steps_for(num_examples)
     if not steps:
         return Work(1, 0, 0)

@@ -1,4 +1,4 @@
-"""What the planner answers, the same by REST, in the SDK and on the command line; and its advice."""
+"""Plan: the planner's answer, the same in REST, SDK and command line; and advice for a faster run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jobs.spec import JobSpec
 from jobs.store.records import FrozenRecord, RoundTraffic, Seconds
 
 WORTH = 0.1
-"""The share of a round that a change has to save to be worth a word."""
+"""Smallest share of a round's time that a change must save to be suggested."""
 
 
 class PlannedClients(FrozenRecord):
-    """Who takes part."""
+    """Numbers of clients that take part."""
 
     total: int = Field(description="N")
     per_round: int = Field(description="K")
@@ -71,7 +71,7 @@ class Measurement(FrozenRecord):
 
 
 class Plan(FrozenRecord):
-    """What a spec needs, and what it will take."""
+    """Resources, time and traffic that a spec needs."""
 
     fits: bool = Field(description="whether it can run here")
     message: str = Field(default="", description="why not, with the arithmetic")

@@ -50,7 +50,7 @@ def plan(
     """Plan a spec here, in about so many seconds and the set-up; a spec that does not fit has a plan, too.
 
     Raises:
-        SpecError, DataNotFound, DataError: as `resolve`.
+        SpecError, DataNotFound, DataError: see `resolve_spec`.
         FedsimError: if the measured clients failed.
     """
     on_status("checking the spec")
@@ -149,7 +149,7 @@ def explain_shortage(error: Exception, spec: JobSpec) -> Exception:
 
 
 def draft_plan(spec: JobSpec, experiment: Experiment, workers: int | None = None) -> Plan:
-    """The plan as far as it is known without measuring."""
+    """Return the part of a plan that needs no measurement."""
     rounds, every, cohort = spec.rounds, spec.evaluation.every, experiment.cohort_size
     each = -(-cohort // (workers or 1))
     clients = PlannedClients(total=experiment.num_clients, per_round=cohort, per_worker=each)
@@ -159,7 +159,7 @@ def draft_plan(spec: JobSpec, experiment: Experiment, workers: int | None = None
 def plan_nodes(
     nodes: Sequence[ClusterNode], spec: JobSpec, found: Measured | None = None
 ) -> list[PlannedNode]:
-    """The nodes of the cluster, with the workers that fit there."""
+    """List the nodes of the cluster, with the number of workers that fit on each."""
     cpus, gpus = spec.resources.cpus_per_worker, spec.resources.gpus_per_worker
     memory = (found.figures["memory"]["worker"], found.figures["memory"]["shared"]) if found else None
     return [
@@ -221,7 +221,7 @@ def write_notes(plan: Plan, stack: int, load: float) -> Iterator[str]:
 def main() -> int:
     """Plan the spec on standard input; 0 with the plan on standard output, 1 with the error."""
     output = os.dup(1)
-    # Whatever else speaks must not get into the answer.
+    # Other output goes to standard error, so that standard output holds only the answer.
     os.dup2(2, 1)
     try:
         found = plan(parse_spec(json.load(sys.stdin)), Settings.from_env())
