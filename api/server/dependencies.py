@@ -25,7 +25,6 @@ from api.server.limits import OpenStreams
 from api.server.request_errors import MAX_NAME_LETTERS, make_field_error
 from api.server.service import Service
 from fedsim.errors import FieldError, RequestError
-from jobs.settings import Settings
 from jobs.spec import parse_text
 from jobs.spec.error_messages import shorten_value
 from jobs.store.job_store import JobStore
@@ -117,11 +116,6 @@ def get_streams(request: Request) -> OpenStreams:
     """Return the counter of open streams."""
     found: OpenStreams = request.app.state.streams
     return found
-
-
-def get_settings(request: Request) -> Settings:
-    """Return the settings."""
-    return get_service(request).settings
 
 
 async def read_submission(request: Request) -> SubmissionRequest:
@@ -236,7 +230,6 @@ def read_last_event_id(
 JobId = Annotated[str, Path(description="Id of the job.", min_length=1, max_length=64)]
 ServiceOf = Annotated[Service, Depends(get_service)]
 StoreOf = Annotated[JobStore, Depends(get_store)]
-SettingsOf = Annotated[Settings, Depends(get_settings)]
 StreamsOf = Annotated[OpenStreams, Depends(get_streams)]
 SubmissionBody = Annotated[SubmissionRequest, Depends(read_submission)]
 CloningBody = Annotated[CloneRequest, Depends(read_clone_request)]
