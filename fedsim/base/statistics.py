@@ -1,0 +1,151 @@
+"""Statistics of a comparison: differences paired by seed, with intervals and p-values of SciPy.
+
+Two runs with the same seed share their data, partition and initial model. Their difference varies less from seed
+to seed than the runs do, so comparisons are paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MOST_PAIRS = 1000
+"""Beyond this number of pairs `count_pairs_to_tell` answers None: nobody runs as many seeds."""
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The difference of two groups of runs, seed by seed.
+
+    Attributes:
+        mean: of the differences.
+        deviation: their sample standard deviation; None for one pair.
+        low, high: ends of the confidence interval of the mean; None for one pair.
+        p_value: of the two-sided paired t-test; None for one pair.
+        pairs: number of pairs.
+        confidence: of the interval, such as 0.95.
+    """
+
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    pairs: int
+    confidence: float
+
+    @property
+    def sign(self) -> int:
+        """1 if the interval is above 0, -1 if it is below 0, 0 if it includes 0 or there is no interval."""
+        if self.low is None or self.high is None:
+            return 0
+        return int(self.low > 0) - int(self.high < 0)
+
+
+def compare_paired(
+    values: Sequence[float], baseline: Sequence[float], confidence: float = 0.95
+) -> PairedDifference:
+    """Compare two groups of runs by the paired t-test.
+
+    Args:
+        values: one figure per seed.
+        baseline: figures of the same seeds in the same order.
+        confidence: of the interval, between 0 and 1.
+
+    Returns:
+        The mean of `values - baseline` with its interval. If all differences are equal, the interval is that one
+        number, and the p-value is 1 if the number is 0, else 0.
+
+    Raises:
+        ValueError: if there are no pairs, the lengths differ, or a figure is not finite.
+
+    Example:
+        >>> difference = compare_paired([0.82, 0.85, 0.81], [0.80, 0.81, 0.80])
+        >>> f"{difference.mean:.3f} [{difference.low:.3f}, {difference.high:.3f}] p={difference.p_value:.2f}"
+        '0.023 [-0.015, 0.061] p=0.12'
+    """
+    if len(values) != len(baseline) or not len(values):
+        raise ValueError(
+            f"{len(values)} figures and {len(baseline)} of the baseline: give one of each per seed"
+        )
+    differences = np.asarray(values, dtype=float) - np.asarray(baseline, dtype=float)
+    if not np.isfinite(differences).all():
+        raise ValueError("a figure is not finite: leave out the runs that diverged, and say so")
+    mean, pairs = float(differences.mean()), len(differences)
+    if pairs == 1:
+        return PairedDifference(mean, None, None, None, None, pairs, confidence)
+    deviation = float(differences.std(ddof=1))
+    # Equal differences leave rounding errors in the deviation, of which a t-test would make a tiny p-value.
+    if deviation <= 1e-12 * max(1.0, float(np.abs(differences).max())):
+        return PairedDifference(mean, 0.0, mean, mean, 1.0 if mean == 0 else 0.0, pairs, confidence)
+    from scipy import stats  # slow to import
+
+    test = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(confidence)
+    return PairedDifference(
+        mean, deviation, float(interval.low), float(interval.high), float(test.pvalue), pairs, confidence
+    )
+
+
+def adjust_holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust the p-values of one table for their number, by Holm's step-down method (Holm, 1979).
+
+    Args:
+        p_values: in any order.
+
+    Returns:
+        The adjusted p-values in the same order, at most 1.
+
+    Example:
+        >>> adjust_holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    count, highest = len(p_values), 0.0
+    adjusted = [0.0] * count
+    for rank, position in enumerate(sorted(range(count), key=lambda place: p_values[place])):
+        highest = max(highest, min(1.0, (count - rank) * p_values[position]))
+        adjusted[position] = highest
+    return adjusted
+
+
+def count_pairs_to_tell(
+    difference: PairedDifference, power: float = 0.8, significance: float = 0.05
+) -> int | None:
+    """Count the seeds with which a paired t-test would find this difference, if it is the true one.
+
+    Args:
+        difference: as it was measured, with two pairs or more.
+        power: the probability that the test finds the difference.
+        significance: level of the two-sided test.
+
+    Returns:
+        The smallest number of pairs; None if the difference has no deviation to compute it from, is 0, or would
+        need more than 1,000 pairs.
+    """
+    if difference.deviation is None or difference.mean == 0:
+        return None
+    if difference.deviation == 0:
+        return 2
+    effect = abs(difference.mean) / difference.deviation
+    low, high = 2, MOST_PAIRS
+    if _compute_power(effect, high, significance) < power:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if _compute_power(effect, middle, significance) >= power:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _compute_power(effect: float, pairs: int, significance: float) -> float:
+    """The power of a two-sided paired t-test for a mean of `effect` standard deviations."""
+    from scipy import stats  # slow to import
+
+    freedom, shift = pairs - 1, effect * math.sqrt(pairs)
+    critical = stats.t.ppf(1 - significance / 2, freedom)
+    return float(stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift))
