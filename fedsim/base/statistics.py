@@ -1,7 +1,7 @@
 """Statistics of a comparison: differences paired by seed, with intervals and p-values of SciPy.
 
-Two runs with the same seed share their data, partition and initial model. Their difference varies less from seed
-to seed than the runs do, so comparisons are paired.
+Two runs with the same seed share their data, partition and initial model. Their difference varies less from
+seed to seed than the runs do, so comparisons are paired.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def compare_paired(
         confidence: of the interval, between 0 and 1.
 
     Returns:
-        The mean of `values - baseline` with its interval. If all differences are equal, the interval is that one
-        number, and the p-value is 1 if the number is 0, else 0.
+        The mean of `values - baseline` with its interval. If all differences are equal, the interval is that
+        one number, and the p-value is 1 if the number is 0, else 0.
 
     Raises:
         ValueError: if there are no pairs, the lengths differ, or a figure is not finite.
@@ -122,8 +122,8 @@ def count_pairs_to_tell(
         significance: level of the two-sided test.
 
     Returns:
-        The smallest number of pairs; None if the difference has no deviation to compute it from, is 0, or would
-        need more than 1,000 pairs.
+        The smallest number of pairs; None if the difference has no deviation to compute it from, is 0, or
+        would need more than 1,000 pairs.
     """
     if difference.deviation is None or difference.mean == 0:
         return None
