@@ -17,8 +17,16 @@ __all__ = ["FOLDER", "GridRun", "Table", "TableError", "hash_spec", "load_table"
 
 FOLDER = Path(__file__).parent
 
-SHOWN = ("final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
+SHOWN = ("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
 """What a table can show."""
+
+
+OVERVIEW = {
+    "global_accuracy": "accuracy",
+    "personal_accuracy_mean": "personal accuracy",
+    "personal_accuracy_worst10": "of the worst tenth",
+}
+"""The scores of an overview, and the headings of their columns."""
 
 
 class TableError(Exception):
@@ -55,7 +63,8 @@ class Table(BaseModel):
         seeds: of each cell.
         metric: a score of the round records.
         views: {label: view}, further labels of the (one) column axis: other models of the same runs.
-        show: which tables are rendered: `final` round, `best` round, the one that the validation set chooses
+        show: which tables are rendered: an `overview` for each column, with accuracies and the costs until a
+            run comes up to `against`; `final` round, `best` round, the one that the validation set chooses
             (`chosen`), the mean of the last 10 rounds, as far as they were scored (`tail`), the accuracy by
             round (`curve`), how much it goes up and down from point to point of the second half of the curve
             (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
@@ -98,8 +107,8 @@ class Table(BaseModel):
             raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
         if wrong := set(self.show).difference(SHOWN):
             raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
-        if {"reach", "reach_best"}.intersection(self.show) and self.against is None:
-            raise ValueError("show: reach needs `against`, whose accuracy is what the others are to reach")
+        if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
+            raise ValueError("show: this needs `against`, whose accuracy is the target")
         if self.against is not None and self.compared is None:
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
         if self.metric in self.curves:
@@ -125,7 +134,8 @@ class Table(BaseModel):
     def metrics(self) -> tuple[str, ...]:
         """The table's metric, those of the views, and those whose curves are kept."""
         views = (view.metric for view in self.views.values())
-        return tuple(dict.fromkeys((self.metric, *views, *self.curves)))
+        overview = OVERVIEW if "overview" in self.show else ()
+        return tuple(dict.fromkeys((self.metric, *views, *self.curves, *overview)))
 
     def on(self, preset: str) -> Table:
         """The same with another base spec, and what its labels stand for there."""

@@ -10,9 +10,11 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).parents[1] / "results"
 
@@ -41,6 +43,20 @@ class Scored(BaseModel):
     curve: dict[int, float]
 
 
+class Spent(BaseModel):
+    """What a run has cost so far.
+
+    Attributes:
+        bytes: simulated traffic, down and up.
+        processor_seconds: of the run's process, which a busy machine hardly changes.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: int
+    processor_seconds: float
+
+
 class Entry(BaseModel):
     """One finished run.
 
@@ -57,6 +73,8 @@ class Entry(BaseModel):
         cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
             lines that were written before these were counted.
         seconds: of the rounds, by the clock.
+        spent: bytes and processor seconds from the start to the end of a round, for each point of the curve;
+            {} in lines that were written before these were kept.
         others: how other metrics did that the table shows; {} in lines that were written before.
         clients: the accuracy of each client's own model after the last round, from worst to best; empty where
             nobody's was scored, and in lines that were written before these were kept.
@@ -84,6 +102,7 @@ class Entry(BaseModel):
     bytes: dict[str, int]
     cost: dict[str, int] = {}
     seconds: float
+    spent: dict[int, Spent] = {}
     others: dict[str, Scored] = {}
     clients: tuple[float, ...] = ()
     chosen: dict[str, float] = {}
@@ -131,7 +150,12 @@ class Entry(BaseModel):
             for name, other in self.others.items()
         }
         return self.model_copy(
-            update={"labels": labels, "curve": thinned(self.curve, every), "others": others}
+            update={
+                "labels": labels,
+                "curve": thinned(self.curve, every),
+                "spent": thinned(self.spent, every),
+                "others": others,
+            }
         )
 
     def other(self, name: str) -> float | None:
@@ -213,7 +237,7 @@ def scored(scores: Mapping[int, float], every: int) -> Scored:
     )
 
 
-def thinned(curve: Mapping[int, float], every: int) -> dict[int, float]:
+def thinned(curve: Mapping[int, T], every: int) -> dict[int, T]:
     """The points of a curve after every so many rounds, the first and the last as well."""
     ends = (min(curve), max(curve)) if curve else ()
     return {number: score for number, score in curve.items() if number % every == 0 or number in ends}

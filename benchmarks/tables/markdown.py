@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.tables.grid import Table, hash_spec
 from benchmarks.tables.journal import Entry
+from benchmarks.tables.overview import overview
+from benchmarks.tables.spread import Cell, Found, render_lines, spread
 from fedsim.errors import FedsimError
 
-Cell = tuple[str, ...]
-Found = Mapping[Cell, Mapping[int, Entry]]
 Figures = Mapping[Cell, Sequence[float]]
 
 TITLES = {
@@ -107,7 +106,9 @@ def _tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
     wide, seen = table.viewed(), viewed(table, runs)
     for what in table.show:
-        if what == "curve":
+        if what == "overview":
+            parts += overview(table, runs)
+        elif what == "curve":
             parts += [f"{table.metric} by round:", _curves(wide, seen)]
         elif what in ENDS:
             goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
@@ -226,7 +227,7 @@ def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = 
         columns = [column for column in columns if column != (table.against,)]
     elif signed:
         rows = [row for row in rows if row != (table.against,)]
-    return _lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
+    return render_lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
 
 
 def _curves(table: Table, runs: Found) -> str:
@@ -241,35 +242,13 @@ def _curves(table: Table, runs: Found) -> str:
 
     shown = _evenly(numbers)
     columns = [(str(number),) for number in shown]
-    return _lines((*table.rows, *table.columns), cells, [f"round {n}" for n in shown], columns, figure)
+    return render_lines((*table.rows, *table.columns), cells, [f"round {n}" for n in shown], columns, figure)
 
 
 def _evenly(rounds: Sequence[int]) -> list[int]:
     """At most MOST_ROUNDS rounds, evenly spaced, the last one included; the journal has all of them."""
     step = -(-len(rounds) // MOST_ROUNDS)
     return sorted(rounds[::-1][:: max(step, 1)])
-
-
-def _lines(
-    heads: Sequence[str],
-    rows: Sequence[Cell],
-    titles: Sequence[str],
-    columns: Sequence[Cell],
-    figure: Callable[[Cell, Cell], str],
-) -> str:
-    lines = [[*heads, *titles], ["---"] * (len(heads) + len(titles))]
-    lines += [[*row, *(figure(row, column) for column in columns)] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
-    """Mean ± standard deviation (of a sample), with the number of seeds where some are missing."""
-    if not values:
-        return "–"
-    text = f"{fmean(values):{'+' if signed else ''}.{digits}f}"
-    if len(values) > 1:
-        text += f" ± {stdev(values):.{digits}f}"
-    return text if len(values) == seeds else f"{text} ({len(values)})"
 
 
 def _commands(table: Table) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables.grid import GridRun, Table
-from benchmarks.tables.journal import Entry, numbers, rounded, scored
+from benchmarks.tables.journal import Entry, Spent, numbers, rounded, scored, thinned
 from fedsim.clients.population import Population
 from fedsim.core import RunSettings
 from fedsim.core.personal_scores import sorted_curve
@@ -94,7 +95,8 @@ def execute(
     down, up, seconds = 0, 0, 0.0
     cost, final_model = Counter[str](), FinalModel()
     last: RoundResult | None = None
-    for last in results(experiment, shared.of(experiment), device):
+    population, spent, start = shared.of(experiment), dict[int, Spent](), time.process_time()
+    for last in results(experiment, population, device):
         down, up = down + last.traffic.down, up + last.traffic.up
         seconds += last.seconds["total"]
         record = last.record()
@@ -102,6 +104,9 @@ def execute(
         final_model.add(RoundRecord.model_validate(record))
         for metric in scores.keys() & last.metrics.keys():
             scores[metric][last.round] = round(last.metrics[metric], 6)
+            spent[last.round] = Spent(
+                bytes=down + up, processor_seconds=round(time.process_time() - start, 1)
+            )
     if last is None or not scores[table.metric]:
         raise FedsimError(
             f"{pending.run} was never scored by {table.metric!r}", "name a metric of its records"
@@ -120,6 +125,7 @@ def execute(
         bytes={"down": down, "up": up},
         cost=dict(cost),
         seconds=round(seconds, 1),
+        spent=thinned(spent, table.curve_every),
         others=found,
         clients=() if last.personal is None else tuple(sorted_curve(last.personal)[1].round(4).tolist()),
         chosen=_on_tests(chosen),

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 
-PageName: TypeAlias = Literal["fedcl", "curriculum", "ace-pfl", "kdia", "layer-schedules"]
-"""The papers, by the name of their page."""
+PageName: TypeAlias = Literal["common", "fedcl", "curriculum", "ace-pfl", "kdia", "layer-schedules"]
+"""The pages: the common benchmark, and one for each paper."""
 
 
 def page_file(name: PageName) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.tables import one_run
 from benchmarks.tables.__main__ import main
 from benchmarks.tables.grid import Table, TableError, hash_spec, load_table, read_table, tables
-from benchmarks.tables.journal import Journal
+from benchmarks.tables.journal import Journal, Spent, scored
 from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
 from benchmarks.tables.work import missing, run_table, take
@@ -172,7 +172,11 @@ def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings
         ("show: [final, curve]", "curves: [global_accuracy]", "own metric"),
         ("title: A", "instead: {demo: {weak: algorithm=fedavg}}\ntitle: A", "'weak' is no label of an axis"),
         ("title: A", "titel: A", "titel"),
-        ("page: kdia", "page: results", "page: Input should be 'fedcl', 'curriculum', 'ace-pfl', 'kdia' or"),
+        (
+            "page: kdia",
+            "page: results",
+            "page: Input should be 'common', 'fedcl', 'curriculum'",
+        ),
     ],
 )
 def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -267,3 +271,39 @@ def test_columns_that_are_compared_by_round_are_scored_in_the_same_rounds(name: 
     specs = [table.spec(run) for run in table.runs() if run.seed == table.seeds[0]]
     tuned = [spec for spec in specs if _tunes(ALGORITHMS[spec.algorithm.name])]
     assert {spec.evaluation.personal for spec in tuned} <= {"always"}
+
+
+def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        SMALL.replace("rows: [data]\ncolumns: [mu]", "rows: [mu]\ncolumns: [data]")
+        .replace("show: [final, curve]", "show: [overview]\nmetric: personal_accuracy_mean")
+        .replace('Dir(1): "data.partition={kind: dirichlet, beta: 1.0}"', "")
+    )
+    table = read_table(file)
+    lines = [entry(table, ("plain", "IID"), 1, 0.4), entry(table, ("strong", "IID"), 1, 0.9)]
+    runs = [
+        line.model_copy(
+            update={
+                "spent": {1: Spent(bytes=2_000_000, processor_seconds=3.0)},
+                "others": {"global_accuracy": scored({1: 0.2, 2: 0.4}, 1)},
+            }
+        )
+        for line in lines
+    ]
+    said = render(table, {line.key: line for line in runs})
+    assert "| plain | 30.0 (1) | 30.0 (1) | – | 2 (1) | – | – |" in said
+    assert "| strong | 30.0 (1) | 67.5 (1) | – | 1 (1) | 2 (1) | 3 (1) |" in said
+
+
+def test_a_run_keeps_what_it_spent_at_each_point_of_its_curve(table: Table, tmp_path: Path) -> None:
+    run = next(table.runs())
+    made = execute(
+        Pending(run, table.spec(run), hash_spec(table.spec(run))),
+        table,
+        Settings.from_env(),
+        Populations(),
+        "",
+    )
+    assert made.spent.keys() == made.curve.keys()
+    assert made.spent[2].bytes == sum(made.bytes.values())
