@@ -40,6 +40,7 @@ from fedsim.algorithms.personalized.ditto import Ditto
 from fedsim.algorithms.personalized.fedala import FedALA
 from fedsim.algorithms.personalized.fedbabu import FedBABU
 from fedsim.algorithms.personalized.fedbn import FedBN
+from fedsim.algorithms.personalized.fedpac import FedPAC
 from fedsim.algorithms.personalized.fedper import FedPer
 from fedsim.algorithms.personalized.fedproto import FedProto
 from fedsim.algorithms.personalized.fedrep import FedRep
@@ -82,6 +83,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "fedlc": FedLC,
     "fednova": FedNova,
     "fedntd": FedNTD,
+    "fedpac": FedPAC,
     "fedper": FedPer,
     "fedprox": FedProx,
     "fedproto": FedProto,
@@ -107,7 +109,7 @@ def _is_algorithm_class(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Algorithm) and not isabstract(thing)
 
 
-_ABSENT = ("fedamp", "fedcp", "fedopt", "fedpac", "fedsgd", "pfedhn", "pfedsim")
+_ABSENT = ("fedamp", "fedcp", "fedopt", "fedsgd", "pfedhn", "pfedsim")
 """Names of the literature that fedsim does not have, and that are close to names that it has."""
 
 ALGORITHMS = Registry(
@@ -152,6 +154,7 @@ __all__ = [
     "FedLC",
     "FedNTD",
     "FedNova",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",

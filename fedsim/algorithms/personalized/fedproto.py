@@ -141,10 +141,8 @@ class FedProto(PersonalParts, PersonalBroadcast):
             return super().loss(ctx, task, params, batch)
         features = ctx.net.features(params, batch.x)
         base = supervised_loss(ctx, ctx.net.classify(params, features), batch)
-        nearest = task.broadcast["prototypes"]["rows"][batch.y]
-        known = ~nearest.isnan().any(-1)
-        distances = (features.flatten(1) - nearest.nan_to_num()).square().mean(-1)
-        return base + self.lambda_proto * masked_mean(distances * known, batch.mask)
+        rows = task.broadcast["prototypes"]["rows"]
+        return base + self.lambda_proto * prototype_distance(features, rows, batch)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The client's prototypes; its model for the client state."""
@@ -156,6 +154,20 @@ class FedProto(PersonalParts, PersonalBroadcast):
         """The parent's effort, and one forward pass over the examples for the prototypes."""
         usual = super().count_effort(ctx, state, steps)
         return (*usual, Effort(ctx.local.steps_per_pass(steps), ())) if self.lambda_proto else usual
+
+
+def prototype_distance(features: Tensor, prototypes: Tensor, batch: Batch) -> Tensor:
+    """The mean squared difference of a batch's features to the prototypes of their classes, a scalar.
+
+    Args:
+        features: of the batch's examples, `[batch, ...]`.
+        prototypes: `[classes, features]`; an example of a class whose row is NaN has no distance.
+        batch: with class labels.
+    """
+    nearest = prototypes[batch.y]
+    known = ~nearest.isnan().any(-1)
+    distances = (features.flatten(1) - nearest.nan_to_num()).square().mean(-1)
+    return masked_mean(distances * known, batch.mask)
 
 
 def compute_prototypes(ctx: Context, task: ClientTask, params: Params) -> Tensor:

@@ -63,11 +63,14 @@ class FedRep(PersonalParts):
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The head's passes, then the body's; `train_loss` is the body's."""
-        fitted = self.train_locally(
-            ctx, self.make_head_task(ctx, task), self.initial_params(ctx, task), ctx.net.head
-        )
+        head_ctx, head_task = self.make_head_context(ctx), self.make_head_task(ctx, task)
+        fitted = self.train_locally(head_ctx, head_task, self.initial_params(ctx, task), ctx.net.head)
         moving = self.trainable_keys(ctx, task.broadcast)
         return self.collect_update(ctx, task, self.train_locally(ctx, task, fitted.params, moving))
+
+    def make_head_context(self, ctx: Context) -> Context:
+        """The context of the head's passes."""
+        return ctx
 
     def make_head_task(self, ctx: Context, task: ClientTask) -> ClientTask:
         """The client task with the batches of the head's passes."""
