@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Range, make_spec_error
+from fedsim.base.parameters import Range, Seed, make_spec_error
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import choose_normalisation
@@ -24,7 +24,7 @@ def shapes(
     test_examples: Annotated[int, Range(1, 100_000)] = 200,
     size: Annotated[int, Range(16, 256)] = 32,
     noise: Annotated[float, Range(minimum=0, maximum=1)] = 0.3,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
 ) -> Dataset:
     """Grey images with one disk, one square and one triangle in noise; a later shape covers an earlier one.
 

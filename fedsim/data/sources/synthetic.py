@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.base.memory_usage import require_memory
-from fedsim.base.parameters import Range, make_spec_error
+from fedsim.base.parameters import Range, Seed, make_spec_error
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
@@ -31,7 +31,7 @@ def synthetic(
     classes: Annotated[int, Range(2, 100_000)] = 10,
     dims: Annotated[int, Range(1, 100_000)] = 32,
     difficulty: Annotated[float, Range(minimum=0, below=0.5)] = 0.05,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
 ) -> Dataset:
     """Gaussian classes of unit variance around centres at equal distances.
 
@@ -76,7 +76,7 @@ def synthetic_images(
     size: Annotated[int, Range(8, 512)] = 32,
     channels: Channels = 3,
     contrast: Annotated[float, Range(above=0, maximum=1)] = 0.3,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
     augment: Steps = (),
 ) -> Dataset:
     """Images of any size to try convolutional models: a coarse pattern per class, in noise; uint8.

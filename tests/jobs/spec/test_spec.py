@@ -83,7 +83,7 @@ WRONG = [
     ({"model": ["mlp", {"nme": "lenet5"}]}, "model.1.name", None, "allowed"),
     ({"data": {"dataset": {"root": "x"}}}, "data.dataset.name", None, "a text"),
     ({"data": {"partition": {"beta": 1}}}, "data.partition.kind", None, "a text"),
-    ({"data": {"limit": 0}}, "data.limit", 0, "of at least 1 or null"),
+    ({"data": {"limit": 0}}, "data.limit", 0, "from 1 to 1_000_000_000 or null"),
     ({"data": {"download": "yes"}}, "data.download", "yes", "true or false"),
     ({"data": {"download": 1}}, "data.download", 1, "true or false"),
     ({"data": {"public": {"fraction": 1.0}}}, "data.public.fraction", 1.0, "allowed: a number of at least 0"),
