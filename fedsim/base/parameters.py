@@ -62,6 +62,9 @@ def _format_bound(bound: float) -> str:
 MOST_COUNT = 10_000_000
 """The bound of every whole number that has no bound of its own: no run has more clients, steps or units."""
 
+MOST_SUGGESTED = 100
+"""Unknown parameters with a hint each: looking for a similar name takes time."""
+
 Positive = Annotated[float, Range(above=0)]
 Share = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1)]
@@ -118,10 +121,12 @@ def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]
     """
     known = {p.name: p for p in list_parameters(function)}
     takes_any = any(a.kind is a.VAR_KEYWORD for a in inspect.signature(function).parameters.values())
+    unknown = [] if takes_any else [name for name in given if name not in known]
     faults = [
-        FieldError(n, v, "no such parameter", suggest_name(n, known))
-        for n, v in given.items()
-        if n not in known and not takes_any
+        FieldError(
+            name, given[name], "no such parameter", suggest_name(name, known) if at < MOST_SUGGESTED else ""
+        )
+        for at, name in enumerate(unknown)
     ]
     faults += [
         FieldError(n, None, "has to be given", "it has no default")

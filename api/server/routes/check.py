@@ -15,7 +15,7 @@ from api.server.openapi import SPEC_BODY
 from api.server.request_errors import MOST_FAULTS
 from fedsim.errors import DataError, DoesNotFit, FedsimError, SpecError
 from jobs.plan.plan import Plan
-from jobs.spec.error_messages import shorten_value
+from jobs.spec.error_messages import LARGEST_BITS, holds_large_number, shorten_value
 
 router = APIRouter()
 
@@ -73,12 +73,12 @@ async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Pla
 
 
 def is_sendable(data: Any) -> bool:
-    """Whether an answer can hold these data: JSON can escape half characters, which no text has."""
+    """Whether an answer can hold these data: no half characters, and no number that a client cannot read."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, ValueError, TypeError, RecursionError):
         return False
-    return True
+    return not holds_large_number(data, LARGEST_BITS)
 
 
 def _make_faults(error: FedsimError) -> list[Fault]:

@@ -72,7 +72,7 @@ WRONG = [
     ({"rounds": 100_001}, "rounds", 100_001, "from 1 to 100_000"),
     ({"rounds": None}, "rounds", None, "a whole number"),
     ({"seed": -1}, "seed", -1, "from 0 to"),
-    ({"seed": 2**70}, "seed", 2**70, "from 0 to"),
+    ({"seed": 2**70}, "seed", str(2**70), "from 0 to"),
     ({"name": "x" * 101}, "name", "x" * 101, "1 to 100 characters"),
     ({"name": "a\x00b"}, "name", "a\x00b", "plain"),
     ({"algorithm": ""}, "algorithm.name", "", "1 to 100 characters"),

@@ -21,6 +21,16 @@ from jobs.spec.error_messages import shorten_value
 from jobs.spec.name_checks import find_name_faults
 from jobs.spec.spec_text import apply_overrides, parse_text, set_fields
 
+NAMES = {
+    "algorithm": "fedavg",
+    "model": "mlp",
+    "data.dataset": "digits",
+    "data.partition": "iid",
+    "local.optimizer": "sgd",
+    "clients.sampler": "oort",
+}
+"""A name for each section that takes any parameter."""
+
 PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
 
 
@@ -103,3 +113,32 @@ def test_a_count_that_no_run_has_is_refused_with_its_bound() -> None:
     faults = {fault.path: fault for fault in find_name_faults(parse_spec(data))}
     assert "of at most 10,000,000" in faults["algorithm.steps"].message
     assert "of at most 1,000" in faults["model.layers"].message
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2**53 - 1, 2**53 - 1),
+        (2**53, "9007199254740992"),
+        ([1, 2**60], "[1, 1152921504606846976]"),
+        (10**100, "1" + "0" * 100),
+        (10**200, "a whole number of 665 bits"),
+        (10**5000, "a whole number of 16610 bits"),
+    ],
+    ids=["exact", "rounded", "inside", "long", "longer", "longest"],
+)
+def test_an_error_shows_no_number_that_a_client_cannot_read(value: Any, shown: Any) -> None:
+    assert shorten_value(value) == shown
+
+
+def test_thousands_of_unknown_parameters_look_for_a_hundred_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = list[str]()
+    monkeypatch.setattr("difflib.get_close_matches", lambda word, *_, **__: searches.append(word) or [])
+    many = {f"k{number}": 0 for number in range(9000)}
+    for path, name in NAMES.items():
+        section: Any = {"kind" if path == "data.partition" else "name": name, **many}
+        for key in reversed(path.split(".")):
+            section = {key: section}
+        faults = find_name_faults(parse_spec({"algorithm": "fedavg", **section}))
+        assert [fault.message for fault in faults].count("no such parameter") == 9000
+    assert len(searches) == 600
