@@ -107,8 +107,11 @@ class WorkProcess:
 
     async def warm_up(self) -> None:
         """Start the process that stays, so that the first caller does not wait for its imports."""
+        process = await self._start_process()
         if self._kept is None and not self._closed:
-            self._kept = await self._start_process()
+            self._kept = process
+        else:
+            await process.end()
 
     def close(self) -> None:
         """End all processes, and start no more; the callers get an error that says it."""
