@@ -4,7 +4,7 @@
 #     docker build --tag fedsim .
 #     docker build --tag fedsim --build-arg PIP_EXTRA_INDEX_URL=URL .    # another index for wheels, such as PyTorch for CPUs
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 
 ARG PIP_EXTRA_INDEX_URL=""
 
@@ -16,7 +16,7 @@ ENV PYTHONUNBUFFERED=1 \
 
 # The owner of all files that fedsim writes. The number must be the same for all containers that share a volume.
 RUN useradd --create-home --uid 10001 fedsim \
-    && install --directory --owner=fedsim --group=fedsim --mode=0700 "$FEDSIM_HOME"
+    && install --directory --owner=fedsim --group=fedsim --mode=0700 "$FEDSIM_HOME" /var/lib/ray
 
 WORKDIR /opt/fedsim
 

@@ -32,11 +32,16 @@ class Limits:
         requests_per_minute: of one address (`FEDSIM_RATE_LIMIT`); 0 is no limit. Callers on loopback are not
             counted.
         streams: the most event streams and followed logs that are open at once (`FEDSIM_MAX_STREAMS`).
+        check_gigabytes: memory of a process that checks a spec or makes a class map
+            (`FEDSIM_CHECK_MEMORY`); None means half of the machine's memory.
+        check_seconds: time limit of a check or a class map (`FEDSIM_CHECK_SECONDS`).
     """
 
     body_bytes: int = 1_000_000
     requests_per_minute: int = 1200
     streams: int = 1000
+    check_gigabytes: int | None = None
+    check_seconds: int = 300
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Limits:
@@ -49,6 +54,8 @@ class Limits:
             "body_bytes": _read_whole_number(env, "FEDSIM_MAX_BODY", minimum=1000),
             "requests_per_minute": _read_whole_number(env, "FEDSIM_RATE_LIMIT", minimum=0),
             "streams": _read_whole_number(env, "FEDSIM_MAX_STREAMS", minimum=1),
+            "check_gigabytes": _read_whole_number(env, "FEDSIM_CHECK_MEMORY", minimum=1),
+            "check_seconds": _read_whole_number(env, "FEDSIM_CHECK_SECONDS", minimum=1),
         }
         return cls(**{name: value for name, value in given.items() if value is not None})
 
@@ -175,6 +182,15 @@ class Settings:
         """The variables that give a child process the numbers of the local Ray."""
         numbers = {"FEDSIM_RAY_NUM_CPUS": self.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": self.ray_num_gpus}
         return {name: str(value) for name, value in numbers.items() if value is not None}
+
+    def check_environment(self) -> dict[str, str]:
+        """The variables that a process that checks specs has beside the others."""
+        memory = self.limits.check_gigabytes
+        allowed = "1" if self.allow_python else "0"
+        return {
+            "FEDSIM_CHECK_MEMORY": "" if memory is None else str(memory),
+            "FEDSIM_ALLOW_PYTHON": allowed,
+        }
 
     def make_home(self) -> Path:
         """Create `home` if it does not exist, readable by its owner only, and return it."""

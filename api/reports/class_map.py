@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from api.reports.formatting import escape_label
 from api.reports.method_curves import find_clusters
 from api.reports.picture_style import COLOURS, DPI, WIDTH
 from jobs.store.records import RoundRecord
@@ -79,11 +80,12 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
+    names = [escape_label(name) for name in drawn.classes]
     first = 0
     for name, clients, colour in drawn.clusters:
         figure.add_heatmap(
             x=list(range(first, first + len(clients))),
-            y=drawn.classes,
+            y=names,
             z=_cells(drawn, clients),
             customdata=[clients] * len(drawn.classes),
             colorscale=[[0, "#ffffff"], [1, colour]],
@@ -133,7 +135,7 @@ def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
     axes.set_xlim(-0.5, first - 0.5)
     axes.set_xlabel(drawn.x_title, fontsize=8)
     if rows <= 40:
-        axes.set_yticks(range(rows), drawn.classes)
+        axes.set_yticks(range(rows), drawn.classes, parse_math=False)
     if drawn.has_clusters:
         axes.set_xticks([])
     axes.tick_params(labelsize=7 if rows <= 12 else 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from fedsim.learning_tasks.metrics import LOSS, METRICS, find_kind, find_metric
@@ -58,3 +59,8 @@ def format_duration(seconds: float) -> str:
         if seconds >= 10 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.3g} s"
+
+
+def escape_label(text: str) -> str:
+    """Escape a name for a picture of plotly, which makes links and markup of tags otherwise."""
+    return escape(text, quote=False)

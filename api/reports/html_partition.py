@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from api.reports.formatting import escape_label
+
 if TYPE_CHECKING:
     from jobs.run.partition_report import PartitionReport
 
@@ -115,7 +117,7 @@ def _map(report: PartitionReport, counts: list[list[int]]) -> Any:
 
     return graph_objects.Heatmap(
         z=counts,
-        y=list(report.classes),
+        y=[escape_label(name) for name in report.classes],
         colorscale="Blues",
         zmin=0,
         colorbar={"title": "examples", "y": 1, "yanchor": "top", "len": 0.4},

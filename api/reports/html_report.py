@@ -19,7 +19,7 @@ from api.reports.figures import (
     make_clients_figure,
     make_figures,
 )
-from api.reports.formatting import format_bytes, format_metric, format_metric_value
+from api.reports.formatting import escape_label, format_bytes, format_metric, format_metric_value
 from api.reports.method_curves import find_method_changes
 from api.reports.picture_style import COLOURS
 from api.reports.round_failures import list_round_failures
@@ -162,15 +162,19 @@ def _picture(figure: ReportFigure, *, first: bool) -> str:
     for number, curve in enumerate(figure.curves):
         colour = COLOURS[number % len(COLOURS)]
         drawn.add_scatter(
-            x=curve.x, y=curve.y, name=curve.name, mode=_mode(curve), line={"color": colour, "width": 2}
+            x=curve.x,
+            y=curve.y,
+            name=escape_label(curve.name),
+            mode=_mode(curve),
+            line={"color": colour, "width": 2},
         )
     drawn.update_layout(
         template="plotly_white",
         height=420,
         showlegend=len(figure.curves) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": figure.x_title}, "rangemode": "tozero"},
-        yaxis={"title": {"text": figure.y_title}},
+        xaxis={"title": {"text": escape_label(figure.x_title)}, "rangemode": "tozero"},
+        yaxis={"title": {"text": escape_label(figure.y_title)}},
         margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
         hovermode="x unified",
     )
@@ -180,7 +184,12 @@ def _picture(figure: ReportFigure, *, first: bool) -> str:
         line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
         drawn.add_shape(type="line", line=line, **place)
     for number, (x, _, lasting) in enumerate(change for change in figure.changes if change[2]):
-        words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
+        words = {
+            "text": escape_label(lasting[:60]),
+            "showarrow": False,
+            "xanchor": "left",
+            "font": {"size": 11},
+        }
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
     return _chart(figure.title, figure.name, drawn, first=first)
 

@@ -48,9 +48,8 @@ def _save(figure: ReportFigure, path: Path) -> Path:
     for number, curve in enumerate(figure.curves):
         marker = "." if len(curve.x) <= MOST_POINTS else ""
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot(
-            curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
-        )
+        name = curve.name.replace("$", r"\$")  # no formula
+        axes.plot(curve.x, curve.y, label=name, color=colour, linewidth=1.2, marker=marker, markersize=3)
     for x, _, lasting in figure.changes:
         # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
         axes.axvline(
@@ -61,7 +60,7 @@ def _save(figure: ReportFigure, path: Path) -> Path:
             linestyle=":" if lasting else "-",
         )
     axes.set_xlabel(figure.x_title, fontsize=8)
-    axes.set_ylabel(figure.y_title, fontsize=8)
+    axes.set_ylabel(figure.y_title, fontsize=8, parse_math=False)
     axes.tick_params(labelsize=7)
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)

@@ -105,11 +105,13 @@ def _lifespan(
         service.dispatcher.start()
         if dispatcher is None:
             threading.Thread(target=_load_catalogue, args=(service,), daemon=True, name="warm up").start()
+            app.state.warming = asyncio.create_task(service.data_checker.warm_up())
         try:
             yield
         finally:
             service.close()
             await asyncio.to_thread(service.dispatcher.stop)
+            await service.data_checker.wait_until_closed()
 
     return lifespan
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 
 from api.server.limits import OpenStreams
-from api.server.request_errors import MAX_NAME_LETTERS, make_field_error
+from api.server.request_errors import MAX_NAME_LETTERS, MOST_FAULTS, make_field_error
 from api.server.service import Service
 from fedsim.errors import FieldError, RequestError
 from jobs.spec import MAX_ROUNDS, parse_text
@@ -173,10 +173,11 @@ async def refuse_unknown_parameters(request: Request) -> None:
     if not request.query_params:
         return
     known = sorted(_query_names(request.scope["route"].dependant))
+    unknown = [(name, value) for name, value in request.query_params.items() if name not in known]
+    # One error more than an answer lists, so that the answer says that there are more.
     errors = [
         FieldError(name[:MAX_NAME_LETTERS], value, "unknown query parameter", _suggest_parameter(name, known))
-        for name, value in request.query_params.items()
-        if name not in known
+        for name, value in unknown[: MOST_FAULTS + 1]
     ]
     if errors:
         raise RequestError(errors)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from starlette.concurrency import run_in_threadpool
 
 from api.server.events import EventHub
 from api.server.job_log import EndedJobs
 from api.server.slow_lookups import Lookups, SharedProbe
-from api.server.work_process import WorkProcess, make_environment_with_ray
+from api.server.work_process import WorkProcess, make_check_environment, make_environment_with_ray
 from fedsim.errors import FieldError, JobNotFound, RequestError, SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -22,8 +24,17 @@ from jobs.store.states import ACTIVE, FINAL
 if TYPE_CHECKING:
     from actors.resources import ClusterNode
     from jobs.local_ray.cluster import ClusterState
+    from jobs.plan.checker import CheckedSpec
 
 CHECKS_AT_ONCE = 8
+
+CHECK_PROCESSES = 2
+"""Processes that read data for checks and class maps at the same time; each may use half of the memory."""
+
+MOST_DATA_CHECKS = 100
+"""Checks and class maps that read data, waiting ones included."""
+
+CHECK_HINT = "try again later; or let the operator raise FEDSIM_CHECK_SECONDS or FEDSIM_CHECK_MEMORY"
 
 PLAN_SECONDS = 300.0
 """Time limit of a plan: data that has to be unpacked first may take minutes."""
@@ -96,8 +107,16 @@ class Service:
             "try again later, or plan on the command line: fedsim plan",
         )
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
-        # One at a time, because each may load a whole data set.
-        self.class_map_lookups = Lookups(1)
+        self.data_checker = WorkProcess(
+            "jobs.plan.checker",
+            "check",
+            settings.limits.check_seconds,
+            partial(make_check_environment, settings),
+            CHECK_HINT,
+            processes=CHECK_PROCESSES,
+            most_pending=MOST_DATA_CHECKS,
+            keep=True,
+        )
         self.store_probe = SharedProbe(lambda: store.count(ACTIVE))
 
     def _over(self, job_id: str) -> bool:
@@ -107,9 +126,10 @@ class Service:
             return True  # deleted, and only an ended job can be deleted
 
     def close(self) -> None:
-        """End open streams and plans."""
+        """End open streams, plans and checks."""
         self.event_hub.close()
         self.planner.close()
+        self.data_checker.close()
 
     def parse_spec(self, data: dict[str, Any]) -> JobSpec:
         """Parse a spec, and check its fields and names.
@@ -124,38 +144,35 @@ class Service:
             raise SpecError(faults)
         return spec
 
-    def check_spec(self, spec: JobSpec) -> JobSpec:
-        """Check that a spec can run on this cluster; may read a whole data set (use `check_lookups`).
+    async def check_spec(self, spec: JobSpec) -> CheckedSpec:
+        """Check that a spec can run on this cluster.
+
+        A check that reads files runs in a process with a limit of memory and time.
 
         Returns:
-            The spec, with the SHA-256 of its initial weights.
+            The spec, with the SHA-256 of its initial weights; and a warning for a long run.
 
         Raises:
             SpecError: unknown names, or parameters that do not fit.
-            DataNotFound: the data set is missing.
-            DoesNotFit: the cluster can never place the workers.
+            DataNotFound, DoesNotFit: the data set is missing, or the cluster can never place the workers.
+            ServiceError: the same errors, with their codes, from the process; or it reached its limits.
         """
-        from jobs.spec.initial_weights import pin_initial_weights
-        from jobs.spec.resolve import check_spec
+        from jobs.plan.checker import check_submission, needs_data, read_check
 
-        experiment = check_spec(spec, self.settings, self.dispatcher.nodes())
-        return pin_initial_weights(spec, experiment.initial)
+        nodes = self.dispatcher.nodes()
+        if not await run_in_threadpool(needs_data, spec):
+            return await self.check_lookups.run_work(check_submission, spec, self.settings, nodes)
+        described = None if nodes is None else [asdict(node) for node in nodes]
+        question = {"work": "check", "spec": spec.model_dump(mode="json"), "nodes": described}
+        return read_check(await self.data_checker.run(question))
 
-    def describe_long_run(self, spec: JobSpec) -> str | None:
-        """Return a warning if a checked spec takes hours on the cluster's CPUs (use `check_lookups`)."""
-        from jobs.plan.long_runs import describe_long_run
-
-        nodes = self.dispatcher.nodes() or ()
-        return describe_long_run(spec, self.settings, sum(node.cpus for node in nodes))
-
-    def check_rounds(self, job: Job, rounds: int) -> None:
-        """Check that a job can run with another number of rounds; may read a whole data set.
+    def parse_rounds(self, job: Job, rounds: int) -> JobSpec:
+        """Return the spec of a job with another number of rounds, for `check_spec`.
 
         Raises:
             SpecError: the number is out of range, or does not suit the algorithm.
             RequestError: each round depends on the number of rounds, so that the rounds before would differ;
                 or the job ends by a stop rule.
-            DataNotFound, DoesNotFit: as `check_spec`.
         """
         from jobs.spec.resolve import depends_on_num_rounds
 
@@ -167,14 +184,19 @@ class Service:
             message = "cannot change: each round of this job depends on their number"
             hint = f"begin anew: fedsim clone {job.id} --set rounds={rounds}"
             raise RequestError([FieldError("rounds", rounds, message, hint)])
-        self.check_spec(spec)
+        return spec
 
-    def make_class_map(self, job: Job) -> dict[str, Any]:
-        """Make the class map of a job; may read a whole data set (use `class_map_lookups`).
+    async def make_class_map(self, job: Job) -> dict[str, Any]:
+        """Return the class map of a job; the first request makes it, in a process as in `check_spec`.
 
         Raises:
-            SpecError, DataNotFound, DataError: the partition cannot be made any more.
+            SpecError, ServiceError: the partition cannot be made any more, or the process reached its limits.
         """
-        from jobs.run.class_map import load_class_map
+        from jobs.run.class_map import read_class_map
 
-        return load_class_map(self.parse_spec(job.spec), self.settings, job.id)
+        if (known := await run_in_threadpool(read_class_map, self.settings, job.id)) is not None:
+            return known
+        spec = await run_in_threadpool(self.parse_spec, job.spec)
+        question = {"work": "class_map", "spec": spec.model_dump(mode="json"), "job": job.id}
+        found: dict[str, Any] = await self.data_checker.run(question)
+        return found

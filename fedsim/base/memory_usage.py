@@ -1,12 +1,18 @@
-"""The peak memory of this process."""
+"""The memory that this process has used, and the memory that it may use."""
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from fedsim.errors import DataError
+
 STATUS = Path("/proc/self/status")
+
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def peak_private_bytes() -> int:
@@ -27,3 +33,32 @@ def peak_private_bytes() -> int:
 def _status(text: str) -> dict[str, int]:
     lines = (line.partition(":") for line in text.splitlines() if line.endswith(" kB"))
     return {name: int(value.split()[0]) for name, _, value in lines}
+
+
+def machine_bytes() -> int:
+    """Return the memory of this machine, or of the container, in bytes."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max" is no limit
+        total = min(total, int(CONTAINER_LIMIT.read_text("ascii")))
+    return total
+
+
+def require_memory(what: str, size: int) -> None:
+    """Refuse data that is larger than the memory of this process, before it is unpacked.
+
+    Args:
+        what: the data, for the message.
+        size: its bytes in memory.
+
+    Raises:
+        DataError: if it is larger than the limit of this process, or than the machine.
+    """
+    limit, total = resource.getrlimit(resource.RLIMIT_DATA)[0], machine_bytes()
+    if limit != resource.RLIM_INFINITY and size > limit:
+        most, hint = limit, "use less data; or let the operator of the service raise FEDSIM_CHECK_MEMORY"
+    elif size > total:
+        most, hint = total, "use less data, or a machine with more memory"
+    else:
+        return
+    message = f"{what} takes {size / 1e9:,.3g} GB of memory, and at most {most / 1e9:,.3g} GB may be used"
+    raise DataError(message, hint)

@@ -2,8 +2,8 @@
 
 The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their
 annotations may be plain types, `Literal` for a choice, a union with None, and `Annotated[float, Range(...)]`
-for a range. The catalogue lists the parameters; `require_valid_parameters` checks the values of a spec and
-reports every fault at once.
+for a range. A whole number without a maximum is at most `MOST_COUNT`. The catalogue lists the parameters;
+`require_valid_parameters` checks the values of a spec and reports every fault at once.
 """
 
 from __future__ import annotations
@@ -50,12 +50,26 @@ class Range(NamedTuple):
             "of at most": self.maximum,
             "below": self.below,
         }
-        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+        return " and ".join(
+            f"{word} {_format_bound(bound)}" for word, bound in words.items() if bound is not None
+        )
 
+
+def _format_bound(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+MOST_COUNT = 10_000_000
+"""The bound of every whole number that has no bound of its own: no run has more clients, steps or units."""
+
+MOST_SUGGESTED = 100
+"""Unknown parameters with a hint each: looking for a similar name takes time."""
 
 Positive = Annotated[float, Range(above=0)]
 Share = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1)]
+Layers = Annotated[int, Range(1, 1000)]
+Seed = Annotated[int, Range(0, 2**63 - 1)]
 
 
 class Parameter(NamedTuple):
@@ -107,10 +121,12 @@ def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]
     """
     known = {p.name: p for p in list_parameters(function)}
     takes_any = any(a.kind is a.VAR_KEYWORD for a in inspect.signature(function).parameters.values())
+    unknown = [] if takes_any else [name for name in given if name not in known]
     faults = [
-        FieldError(n, v, "no such parameter", suggest_name(n, known))
-        for n, v in given.items()
-        if n not in known and not takes_any
+        FieldError(
+            name, given[name], "no such parameter", suggest_name(name, known) if at < MOST_SUGGESTED else ""
+        )
+        for at, name in enumerate(unknown)
     ]
     faults += [
         FieldError(n, None, "has to be given", "it has no default")
@@ -169,11 +185,16 @@ def describe_mismatch(value: object, kind: Any) -> str | None:
         return _sequence(value, kinds[0], len(kinds) if origin is tuple and ... not in kinds else None)
     if origin in (dict, Mapping):
         return None if isinstance(value, Mapping) else "a mapping"
+    if kind is int and _plain(value, int) is None and abs(typing.cast(int, value)) > MOST_COUNT:
+        return f"a whole number {Range(-MOST_COUNT, MOST_COUNT)}"
     return _plain(value, kind)
 
 
 def _range_mismatch(value: object, kind: Any, bounds: Range) -> str | None:
-    wanted = describe_mismatch(value, kind)
+    is_open = kind is int and bounds.maximum is None and bounds.below is None
+    wanted = _plain(value, int) if kind is int else describe_mismatch(value, kind)
+    if wanted is None and is_open and typing.cast(int, value) > MOST_COUNT:
+        bounds = bounds._replace(maximum=MOST_COUNT)
     if wanted is None and value in bounds:
         return None
     return f"{_type_name(kind)} {bounds}"

@@ -29,6 +29,7 @@ from fedsim.data.registry import (
     list_locations,
     load_dataset,
     outline_dataset,
+    reads_files,
 )
 
 __all__ = [
@@ -63,5 +64,6 @@ __all__ = [
     "make_federation",
     "make_partition",
     "outline_dataset",
+    "reads_files",
     "suggest_name",
 ]

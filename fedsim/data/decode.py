@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
+from fedsim.base.memory_usage import require_memory
 from fedsim.data.dataset import Array
 from fedsim.errors import DataError
 
@@ -50,11 +51,13 @@ def decode_images(files: Sequence[Path], size: int | None = None, channels: Chan
         uint8 [n, channels, H, W].
 
     Raises:
-        DataError: if a file is not an image, truncated, or of another size; the message names the file.
+        DataError: if a file is not an image, truncated, or of another size; the message names the file. Also
+            if the images are larger than the memory.
     """
     if not files:
         return np.empty((0, channels, size or 1, size or 1), np.uint8)
     first = _decode_image(files[0], size, channels)
+    require_memory(f"{len(files):,} images like {files[0]}", len(files) * first.nbytes)
     images = np.empty((len(files), *first.shape), np.uint8)
     # Small images spend their time in Python code, which threads do not speed up.
     large = files[0].stat().st_size > _LARGE

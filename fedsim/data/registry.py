@@ -253,6 +253,11 @@ def list_locations(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -
     return found
 
 
+def reads_files(name: str) -> bool:
+    """Whether a data set is read from files in the data roots; an unknown one is not."""
+    return name in DATASETS and "ROOT" in DATASETS[name].locations
+
+
 class Outline(NamedTuple):
     """The facts of a data set.
 

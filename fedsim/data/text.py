@@ -87,6 +87,10 @@ def tokenizer_fingerprint(places: DataRoots, tokenizer: str) -> str:
         raise _unreadable_error(tokenizer, error) from error
 
 
+class TokenizerNotFound(DataNotFound):
+    """A tokenizer is in no data root; a run may download it."""
+
+
 def _tokenizer_file(places: DataRoots, name: str) -> Path | None:
     if leaves_root(name):
         raise make_spec_error("tokenizer", name, "has to be a name, or a folder inside a data root")
@@ -136,7 +140,8 @@ def _load_tokenizer(places: DataRoots, name: str) -> Any:
     get = (
         f"put its tokenizer.json into a folder of that name there, {FETCH_HINT}, or use {TRAINED_TOKENIZER!r}"
     )
-    raise places.make_not_found_error(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
+    missing = places.make_not_found_error(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
+    raise TokenizerNotFound(missing.message, missing.hint)
 
 
 def _encode_texts(made: Any, texts: Sequence[str], length: int) -> Array:

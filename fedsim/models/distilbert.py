@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.base.parameters import Count
+from fedsim.base.parameters import Count, Layers
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.models.inputs import Dropout, token_length
 from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS, import_transformers, load_published
@@ -26,7 +26,7 @@ def distilbert(
     places: DataRoots = NO_DATA_ROOTS,
     *,
     pretrained: DataPath | None = None,
-    layers: Count | None = None,
+    layers: Layers | None = None,
     width: Count | None = None,
     heads: Count | None = None,
     hidden: Count | None = None,

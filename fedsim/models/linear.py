@@ -7,7 +7,7 @@ from math import prod
 
 from torch import nn
 
-from fedsim.base.parameters import Count
+from fedsim.base.parameters import Count, Layers
 
 
 def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
@@ -18,7 +18,7 @@ def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
 
 
 def mlp(
-    input_shape: tuple[int, ...], num_classes: int, *, hidden: Count = 64, layers: Count = 1
+    input_shape: tuple[int, ...], num_classes: int, *, hidden: Count = 64, layers: Layers = 1
 ) -> nn.Sequential:
     """A multi-layer perceptron: `layers` hidden layers of `hidden` units with ReLU, then the head.
 

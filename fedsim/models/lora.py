@@ -15,6 +15,9 @@ from fedsim.base.extras import import_extra
 from fedsim.base.parameters import make_spec_error
 from fedsim.models.libraries.hugging_face import import_transformers
 
+LOADING_ARGUMENTS = frozenset({"auto_mapping", "megatron_config", "megatron_core"})
+"""Arguments of peft that name modules to import."""
+
 
 def build_with_lora(build: Callable[[], nn.Module], lora: Mapping[str, Any]) -> nn.Module:
     """Return a model whose weights are frozen, with adapters that train.
@@ -28,6 +31,8 @@ def build_with_lora(build: Callable[[], nn.Module], lora: Mapping[str, Any]) -> 
         SpecError: with path `lora`, if peft does not take the arguments, or they suit no layer of the model.
         ValueError: if the package peft is not installed.
     """
+    for name in LOADING_ARGUMENTS & lora.keys():
+        raise make_spec_error(f"lora.{name}", lora[name], "cannot be set: it names code", "leave it out")
     import_transformers()  # peft imports it, and it needs a preparation
     peft = import_extra("peft", "peft")
     try:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from fedsim.base.parameters import Count
+from fedsim.base.parameters import Count, Layers
 from fedsim.models.inputs import Dropout, token_length
 
 
@@ -24,7 +24,7 @@ def small_transformer(
     vocabulary: int = 0,
     *,
     width: Count = 64,
-    layers: Count = 2,
+    layers: Layers = 2,
     heads: Count = 4,
     hidden: Count = 128,
     dropout: Dropout = 0.0,
@@ -59,7 +59,7 @@ def causal_transformer(
     vocabulary: int = 0,
     *,
     width: Count = 64,
-    layers: Count = 2,
+    layers: Layers = 2,
     heads: Count = 4,
     hidden: Count = 128,
     dropout: Dropout = 0.0,

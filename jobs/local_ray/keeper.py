@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedsim.base.memory_usage import machine_bytes
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.cluster import NODES, fetch_living_nodes
 from jobs.local_ray.keeper_files import (
@@ -218,10 +219,7 @@ def _end_ray(ray: subprocess.Popen[bytes]) -> None:
 
 def object_store_bytes() -> int:
     """Return the object store's size: a quarter of memory, at most 2 GiB and the free part of /dev/shm."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    size = min(2 * GIBIBYTE, total // 4)
+    size = min(2 * GIBIBYTE, machine_bytes() // 4)
     with contextlib.suppress(OSError):
         size = min(size, int(shutil.disk_usage("/dev/shm").free * 0.9))
     # Ray refuses a store below 75 MiB.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from jobs.queue.waiting_reasons import update_waiting_reasons
 from jobs.run.job_cluster import JobCluster
 from jobs.run.ledger import find_no_answer_message
 from jobs.settings import Settings
+from jobs.store.database import DISK_FULL_HINT
 from jobs.store.job_store import JobStore
 from jobs.store.states import ACTIVE, JobState
 
@@ -44,6 +46,8 @@ def make_public_message(error: Exception) -> str:
     """Return the message of an error that callers without a token may see; the log has the rest."""
     if find_no_answer_message(error) is not None:
         return "the database does not answer; see the server's log"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: files of jobs cannot be written ({DISK_FULL_HINT})"
     if not isinstance(error, (RayUnavailable, StoreUnusable)):
         return UNEXPECTED_ERROR_TEXT
     first, *rest = str(error).splitlines()

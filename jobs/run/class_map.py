@@ -35,13 +35,20 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
     Raises:
         SpecError, DataNotFound, DataError: as `make_partition_report`.
     """
-    kept = settings.job_dir(job_id) / FILE
-    if kept.is_file():
-        known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
+    if (known := read_class_map(settings, job_id)) is not None:
         return known
     found = make_class_map(spec, settings)
-    _save_class_map(kept, found)
+    _save_class_map(settings.job_dir(job_id) / FILE, found)
     return found
+
+
+def read_class_map(settings: Settings, job_id: str) -> dict[str, Any] | None:
+    """Read the map of a job from its folder; None if it was not made yet."""
+    kept = settings.job_dir(job_id) / FILE
+    if not kept.is_file():
+        return None
+    known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
+    return known
 
 
 def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:

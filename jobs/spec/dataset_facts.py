@@ -13,6 +13,7 @@ from fedsim.data import awaits_download, find_published, list_locations, outline
 from fedsim.data.dataset import Array
 from fedsim.data.partitions import main_label
 from fedsim.data.places import leaves_root
+from fedsim.data.text import TokenizerNotFound
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from jobs.settings import Settings
 from jobs.spec.file_state import compute_file_state
@@ -85,10 +86,12 @@ def look_up_facts(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> 
         download, roots = spec.data.download, settings.data_roots
         if download and not fetch and awaits_download(chosen.name, roots, dict(params)):
             return None
-        facts = _look_up_facts(chosen.name, params, roots, download)
+        facts = _look_up_facts(chosen.name, params, roots, download, fetch=fetch)
     except SpecError as error:
         raise error.add_path_prefix("data.dataset") from None
     except DataError as error:
+        if isinstance(error, TokenizerNotFound) and download and not fetch:
+            return None
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
     all_examples = min(facts.examples, spec.data.limit or facts.examples)
@@ -98,7 +101,7 @@ def look_up_facts(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> 
 
 
 def _look_up_facts(
-    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
+    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool, *, fetch: bool
 ) -> DatasetFacts:
     """Read the facts from the files; if these are missing but may be downloaded, use the published facts.
 
@@ -111,7 +114,7 @@ def _look_up_facts(
     # A second thread waits for the result of the first, instead of decoding the data set again.
     with lock:
         if published is None:
-            return _read_facts(name, params, roots, download, state)
+            return _read_facts(name, params, roots, download and fetch, state)
         try:
             return _read_facts(name, params, roots, False, state)
         except DataNotFound:

@@ -28,6 +28,15 @@ MAX_TRANSLATED = 200
 
 MAX_SHOWN = 200
 
+EXACT_BITS = 53
+"""Bits of the largest whole numbers that JavaScript does not round."""
+
+LARGEST_BITS = 64
+"""Bits of the largest whole number in an answer, as a number."""
+
+MOST_DIGITS_BITS = 600
+"""Bits of the largest whole number that an error shows with all digits, as text."""
+
 SENTENCES = MappingProxyType(
     {
         "missing": "is missing",
@@ -123,19 +132,32 @@ def count_values(value: Any) -> int:
 
 
 def shorten_value(value: Any) -> Any:
-    """Return the value for an error: unchanged if it is short plain JSON, else the start of its text."""
+    """Return the value for an error: unchanged if it is short plain JSON, else the start of its text.
+
+    A whole number that JavaScript would round is text too.
+    """
     try:
-        if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) <= MAX_SHOWN:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if len(text.encode()) <= MAX_SHOWN and not holds_large_number(value, EXACT_BITS):
             return value
     except (TypeError, ValueError, RecursionError):
         pass
-    if isinstance(value, int):
+    if isinstance(value, int) and value.bit_length() > MOST_DIGITS_BITS:
         return f"a whole number of {value.bit_length()} bits"
     try:
         text = _make_encodable(value if isinstance(value, str) else repr(value))
     except RecursionError:
         return "a value that is nested too deeply to be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def holds_large_number(value: Any, bits: int) -> bool:
+    """Return whether plain data holds a whole number of more bits."""
+    if isinstance(value, Mapping):
+        return any(holds_large_number(each, bits) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(holds_large_number(each, bits) for each in value)
+    return isinstance(value, int) and value.bit_length() > bits
 
 
 def translate_errors(error: ValidationError, schema: Schema) -> list[FieldError]:

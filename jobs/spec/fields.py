@@ -31,6 +31,7 @@ from jobs.settings import JOB_ID
 
 MAX_ROUNDS = 100_000
 MAX_CLIENTS = 10_000_000
+MAX_EXAMPLES = 1_000_000_000
 MAX_NAME = 100
 MAX_MODELS = 32
 MAX_IGNORED = 100
@@ -205,7 +206,9 @@ class Data(Section):
         Field(default=ClientTests(), description="the test examples of each client's personal model")
     )
     public: Public = Public()
-    limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
+    limit: Whole | None = Field(
+        default=None, ge=1, le=MAX_EXAMPLES, description="use the first n training examples only"
+    )
     download: Annotated[bool, Strict()] = Field(
         default=False, description="download the data set if it is missing and its source allows it"
     )

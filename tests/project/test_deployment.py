@@ -20,6 +20,7 @@ from ray.scripts import scripts as ray_scripts
 
 from api.cli.main import app
 from api.server.app import create_app
+from api.server.service import CHECK_PROCESSES
 from api.server.web_server import GRACE_SECONDS
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
@@ -68,7 +69,8 @@ def test_health_is_asked_with_commands_that_there_are(compose: Any) -> None:
 
 
 def test_every_variable_is_one_that_is_read(compose: Any) -> None:
-    known = variables_of_the_code() | {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+    known = variables_of_the_code() | {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"}
+    known |= {"HF_HOME", "TORCH_HOME"}
     for name in ("api", "ray"):
         given = compose["services"][name]["environment"]
         assert set(given) <= known
@@ -93,11 +95,36 @@ def test_addresses_ports_and_volumes_belong_together(compose: Any) -> None:
     assert COMMANDS["serve"].make_context("serve", []).params["port"] == 8000
     mounted = {volume.partition(":")[0] for each in services.values() for volume in each.get("volumes", ())}
     assert mounted == set(compose["volumes"])
-    assert ray["volumes"] == api["volumes"] == ["home:/var/lib/fedsim"]
+    assert api["volumes"] == ["home:/var/lib/fedsim"]
+    assert ray["volumes"] == [*api["volumes"], f"ray:{ray['environment']['RAY_TMPDIR']}"]
+    # Volumes have the owner of the image's folder, which must be there.
+    assert f'"$FEDSIM_HOME" {ray["environment"]["RAY_TMPDIR"]}\n' in DOCKERFILE
     secrets = {secret for each in services.values() for secret in each.get("secrets", ())}
     assert secrets == set(compose["secrets"])
     paths = f"{api['command']} {api['environment']}"
     assert all(f"/run/secrets/{name}" in paths for name in secrets)
+
+
+def test_every_container_is_locked(compose: Any) -> None:
+    for name, service in compose["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] is True, name
+        assert re.fullmatch(r"\$\{[A-Z]+_MEMORY:-\d+g\}", service["mem_limit"]), name
+        assert any(place.startswith("/tmp") for place in service["tmpfs"]), name
+        assert not service.get("privileged"), name
+    # The API and its two processes that check data fit into the memory.
+    api = compose["services"]["api"]
+    most = int(re.findall(r"(\d+)g", api["mem_limit"])[0])
+    assert CHECK_PROCESSES * int(api["environment"]["FEDSIM_CHECK_MEMORY"]) < most
+
+
+def test_images_have_exact_versions_and_another_user_than_root(compose: Any) -> None:
+    images = [*re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE), compose["services"]["database"]["image"]]
+    assert all(re.search(r":\d+\.\d+(\.\d+)?-", image) for image in images), images
+    user = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert user == ["10001"]
+    assert compose["services"]["database"]["user"] == "postgres"
 
 
 def test_there_is_time_to_stop(compose: Any) -> None:
@@ -134,7 +161,7 @@ def test_no_page_installs_the_package_from_an_index_that_has_it_not() -> None:
 
 
 def test_the_image_has_the_python_of_the_cluster() -> None:
-    found = re.search(r"^FROM python:(\d)\.(\d+)-", DOCKERFILE, re.MULTILINE)
+    found = re.search(r"^FROM python:(\d)\.(\d+)\.\d+-", DOCKERFILE, re.MULTILINE)
     assert found is not None
     config = yaml.safe_load((ROOT / "ray_cluster.yaml").read_text("utf-8"))
     assert f"-py{found[1]}{found[2]}-" in config["docker"]["image"]

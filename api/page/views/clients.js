@@ -7,6 +7,7 @@ import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
 import { mean } from "../statistics.js";
 import { count, measure } from "../formatting.js";
+import { plainText } from "./method_changes.js";
 import { describeAxis, isLowerBetter, isShare, METRICS } from "../metrics.js";
 
 const SCORES = "personal.csv";
@@ -111,7 +112,7 @@ function makeCells({ classes, counts, distances, largest }, places, kind, hue) {
   const ofCluster = kind === null ? "" : `, cluster ${kind}`;
   return {
     // With gaps the library draws single cells; without gaps it needs a style that the page's security policy forbids.
-    type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes,
+    type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes.map((name) => plainText(name, Infinity)),
     z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: `cluster ${kind}`, showlegend: kind !== null,
     customdata: classes.map(() => places.map(([client]) => [client, distances[client]])),
     colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: largest, showscale: false,

@@ -13,15 +13,18 @@ from api.server.dependencies import read_spec as read_spec
 from api.server.errors import Fault, describe_problems
 from api.server.openapi import SPEC_BODY
 from api.server.request_errors import MOST_FAULTS
-from api.server.service import Service
 from fedsim.errors import DataError, DoesNotFit, FedsimError, SpecError
 from jobs.plan.plan import Plan
-from jobs.spec.error_messages import shorten_value
+from jobs.spec.error_messages import LARGEST_BITS, holds_large_number, shorten_value
 
 router = APIRouter()
 
-FIELD_OF_ERROR: dict[type[FedsimError], str] = {DataError: "data.dataset", DoesNotFit: "resources.workers"}
-"""Field of the spec for errors without a field."""
+FIELD_OF_CODE = {
+    SpecError.code: "spec",
+    DataError.code: "data.dataset",
+    DoesNotFit.code: "resources.workers",
+}
+"""The errors of a spec that cannot run, with the field of the spec for errors that name none."""
 
 REFUSALS = describe_problems(400, 413, 415, 422, 503)
 
@@ -47,7 +50,15 @@ async def check_spec(request: Request, service: ServiceOf) -> SpecCheck:
         data = await read_spec(request)
     except SpecError as error:
         return SpecCheck(valid=False, errors=_make_faults(error), data=None, name=None)
-    return await service.check_lookups.run_work(_check, service, data)
+    plain = data if isinstance(data, dict) and is_sendable(data) else None
+    try:
+        spec = await service.check_lookups.run_work(service.parse_spec, data)
+        checked = await service.check_spec(spec)
+    except FedsimError as error:
+        if error.code not in FIELD_OF_CODE:
+            raise
+        return SpecCheck(valid=False, errors=_make_faults(error), data=plain, name=None)
+    return SpecCheck(valid=True, errors=[], data=plain, name=spec.name, warning=checked.warning)
 
 
 @router.post("/plan", tags=["plan"], responses=REFUSALS, openapi_extra=SPEC_BODY)
@@ -61,24 +72,13 @@ async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Pla
     return Plan.model_validate(found)
 
 
-def _check(service: Service, data: Any) -> SpecCheck:
-    plain = data if isinstance(data, dict) and is_sendable(data) else None
-    try:
-        spec = service.parse_spec(data)
-        service.check_spec(spec)
-    except (SpecError, DataError, DoesNotFit) as error:
-        return SpecCheck(valid=False, errors=_make_faults(error), data=plain, name=None)
-    warning = service.describe_long_run(spec)
-    return SpecCheck(valid=True, errors=[], data=plain, name=spec.name, warning=warning)
-
-
 def is_sendable(data: Any) -> bool:
-    """Whether an answer can hold these data: JSON can escape half characters, which no text has."""
+    """Whether an answer can hold these data: no half characters, and no number that a client cannot read."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, ValueError, TypeError, RecursionError):
         return False
-    return True
+    return not holds_large_number(data, LARGEST_BITS)
 
 
 def _make_faults(error: FedsimError) -> list[Fault]:
@@ -90,5 +90,4 @@ def _make_faults(error: FedsimError) -> list[Fault]:
             more = f"has {len(error.errors) - MOST_FAULTS:,} more errors"
             found.append(Fault(path="spec", message=more, hint="fix these first"))
         return found
-    place = next((path for kind, path in FIELD_OF_ERROR.items() if isinstance(error, kind)), "spec")
-    return [Fault(path=place, message=error.message, hint=error.hint)]
+    return [Fault(path=FIELD_OF_CODE[error.code], message=error.message, hint=error.hint)]

@@ -28,4 +28,4 @@ class ClassMap(BaseModel):
 async def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
     """Get the class map of a job. The first request reads the data set; the result is stored with the job."""
     job = await run_in_threadpool(service.store.get, job_id)
-    return ClassMap.model_validate(await service.class_map_lookups.run_work(service.make_class_map, job))
+    return ClassMap.model_validate(await service.make_class_map(job))

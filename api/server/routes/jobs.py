@@ -77,9 +77,10 @@ async def submit_job(
     # A repeated submission returns the existing job, even if its data or nodes are missing now.
     earlier = await run_in_threadpool(service.store.find_submitted_job, spec, **rest)
     if earlier is None:
-        spec = await service.check_lookups.run_work(service.check_spec, spec)
-        message = await service.check_lookups.run_work(service.describe_long_run, spec)
-        job, created = await run_in_threadpool(service.store.create, spec, message=message, **rest)
+        checked = await service.check_spec(spec)
+        job, created = await run_in_threadpool(
+            service.store.create, checked.spec, message=checked.warning, **rest
+        )
     else:
         job, created = earlier, False
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
@@ -167,7 +168,7 @@ async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> 
     """
     if changes.rounds is not None:
         job = await run_in_threadpool(service.store.get, job_id)
-        await service.check_lookups.run_work(service.check_rounds, job, changes.rounds)
+        await service.check_spec(await run_in_threadpool(service.parse_rounds, job, changes.rounds))
     job = await run_in_threadpool(service.store.resume, job_id, changes.rounds)
     service.dispatcher.wake()
     return job

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from fedsim.base.memory_usage import require_memory
 from fedsim.base.parameters import Share
 from fedsim.data.augment import Steps
 from fedsim.data.damage import UNREADABLE
@@ -81,10 +84,29 @@ def npz(
 
 def _read(file: Path) -> dict[str, Array]:
     try:
+        # A small file may unpack to any size.
+        require_memory(f"{file}: unpacked, it", _count_unpacked_bytes(file))
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
+    except MemoryError:
+        raise
     except (*UNREADABLE, AttributeError, TypeError) as error:  # a file of a single array raises the last two
         raise DataError(f"{file}: is not a complete .npz file of plain arrays ({error})") from error
+
+
+def _count_unpacked_bytes(file: Path) -> int:
+    """Count the bytes of all arrays, from their headers."""
+    total = 0
+    with zipfile.ZipFile(file) as members:
+        for name in members.namelist():
+            with members.open(name) as opened:
+                version = np.lib.format.read_magic(opened)
+                read = np.lib.format.read_array_header_1_0
+                if version != (1, 0):
+                    read = np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(opened)
+                total += math.prod(shape) * dtype.itemsize
+    return total
 
 
 def _parts(

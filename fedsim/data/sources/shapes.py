@@ -7,7 +7,8 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Range, make_spec_error
+from fedsim.base.memory_usage import require_memory
+from fedsim.base.parameters import Range, Seed, make_spec_error
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import choose_normalisation
@@ -24,7 +25,7 @@ def shapes(
     test_examples: Annotated[int, Range(1, 100_000)] = 200,
     size: Annotated[int, Range(16, 256)] = 32,
     noise: Annotated[float, Range(minimum=0, maximum=1)] = 0.3,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
 ) -> Dataset:
     """Grey images with one disk, one square and one triangle in noise; a later shape covers an earlier one.
 
@@ -36,9 +37,12 @@ def shapes(
         seed: of the data, independent of the experiment's seed.
 
     Raises:
-        SpecError: if there are too many pixels for memory.
+        SpecError: if there are too many pixels.
+        DataError: if they are larger than the memory.
     """
     check_shapes(examples=examples, test_examples=test_examples, size=size)
+    # Eight bytes of a label and one of a pixel.
+    require_memory("the generated data", 9 * (examples + test_examples) * size * size)
     train, test = (_draw(n, size, noise, seed, part) for part, n in enumerate((examples, test_examples)))
     return Dataset(
         name="shapes",

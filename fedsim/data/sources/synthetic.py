@@ -8,7 +8,8 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Range, make_spec_error
+from fedsim.base.memory_usage import require_memory
+from fedsim.base.parameters import Range, Seed, make_spec_error
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
@@ -30,7 +31,7 @@ def synthetic(
     classes: Annotated[int, Range(2, 100_000)] = 10,
     dims: Annotated[int, Range(1, 100_000)] = 32,
     difficulty: Annotated[float, Range(minimum=0, below=0.5)] = 0.05,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
 ) -> Dataset:
     """Gaussian classes of unit variance around centres at equal distances.
 
@@ -47,9 +48,11 @@ def synthetic(
         seed: of the data, independent of the experiment's seed.
 
     Raises:
-        SpecError: if there are too many values for memory.
+        SpecError: if there are too many values.
+        DataError: if they are larger than the memory.
     """
     check_features(examples=examples, test_examples=test_examples, classes=classes, dims=dims)
+    require_memory("the generated data", 4 * (examples + test_examples) * dims)
     distance = -2 * NormalDist().inv_cdf(max(difficulty, 1e-9))
     centres = _directions(classes, dims, seed) * (distance / np.sqrt(2))
     parts = [_draw_features(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
@@ -73,7 +76,7 @@ def synthetic_images(
     size: Annotated[int, Range(8, 512)] = 32,
     channels: Channels = 3,
     contrast: Annotated[float, Range(above=0, maximum=1)] = 0.3,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
     augment: Steps = (),
 ) -> Dataset:
     """Images of any size to try convolutional models: a coarse pattern per class, in noise; uint8.
@@ -89,11 +92,13 @@ def synthetic_images(
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: if there are too many values for memory.
+        SpecError: if there are too many values.
+        DataError: if they are larger than the memory.
     """
     check_pixels(
         examples=examples, test_examples=test_examples, classes=classes, size=size, channels=channels
     )
+    require_memory("the generated data", (examples + test_examples) * channels * size * size)
     coarse = rng.stream(seed, "synthetic-patterns").random((classes, channels, 4, 4), dtype=np.float32)
     place = np.arange(size) * 4 // size
     patterns = coarse[:, :, place][:, :, :, place] * (255 * contrast)

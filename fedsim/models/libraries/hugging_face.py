@@ -14,6 +14,9 @@ from fedsim.errors import DataNotFound
 
 NO_DATA_ROOTS = DataRoots()
 
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Files of weights of the Hugging Face libraries; a large model has an index with one of these names."""
+
 
 def import_transformers() -> Any:
     """Return the library transformers, which imports torchvision.
@@ -42,13 +45,32 @@ def load_published(kind: Any, name: str, places: DataRoots, **settings: Any) -> 
     # A folder is never downloaded, even if downloads are allowed.
     source, fetch = (name, places.download) if folder is None else (str(folder), False)
     try:
-        return _load_from_cache(kind, source, fetch, **settings)
+        loaded = _load_from_cache(kind, source, fetch, **settings)
     except OSError as error:
         if folder is not None:
             raise DataNotFound(
                 f"the weights in {folder} cannot be read", "put a complete copy there"
             ) from error
         raise make_missing_weights_error(name, places) from error
+    # A configuration alone loads well, and the run would fail.
+    if not fetch and not _has_weights(name, folder):
+        if folder is None:
+            raise make_missing_weights_error(name, places)
+        hint = f"put a complete copy there, with {' or '.join(WEIGHT_FILES)}"
+        raise DataNotFound(f"{folder} holds no weights", hint)
+    return loaded
+
+
+def _has_weights(name: str, folder: Path | None) -> bool:
+    """Return whether a folder, or the cache of the hub, holds weights, and not only a configuration."""
+    files = [*WEIGHT_FILES, *(f"{file}.index.json" for file in WEIGHT_FILES)]
+    if folder is not None:
+        return any((folder / file).is_file() for file in files)
+    hub = import_extra("huggingface_hub", "text")
+    try:
+        return any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files)
+    except ValueError:  # no name of the hub
+        return False
 
 
 def make_missing_weights_error(name: str, places: DataRoots) -> DataNotFound:

@@ -12,9 +12,11 @@ from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.data.places import DataRoots
 from fedsim.models.inputs import image_shape
-from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS, make_missing_weights_error
+from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS, WEIGHT_FILES, make_missing_weights_error
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+LOADING_PARAMETERS = frozenset(
+    {"cache_dir", "checkpoint_path", "model_name", "pretrained_cfg", "pretrained_cfg_overlay"}
+)
 
 
 def timm(
@@ -55,13 +57,17 @@ def timm(
     if (tag or pretrained) and (arch if tag else name) not in [*tags, *(each.split(".")[0] for each in tags)]:
         hint = f"it has {', '.join(tags) or 'none'}"
         raise make_spec_error("arch", arch, "timm has no such published weights", hint)
+    # Of the library's loader: they read any file or address.
+    for loading in LOADING_PARAMETERS & params.keys():
+        message = "cannot be set: fedsim chooses where weights are read"
+        raise make_spec_error(loading, params[loading], message, "begin from own weights with `init`")
     if pretrained and torch.get_default_device().type != "meta":
         params = {**params, "pretrained": True, **_find_weights(library, arch, places)}
     try:
         module: nn.Module = library.create_model(arch, num_classes=num_classes, in_chans=channels, **params)
     except OSError as error:
         raise make_missing_weights_error(library.get_pretrained_cfg(arch).hf_hub_id, places) from error
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, ArithmeticError, LookupError, AttributeError) as error:
         raise ValueError(f"timm's {arch} does not take these parameters: {error}") from None
     return module
 

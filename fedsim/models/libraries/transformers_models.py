@@ -25,6 +25,10 @@ CLASSES: Mapping[str, str] = MappingProxyType(
 )
 
 
+LOADING_SETTINGS = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
+"""Settings of a configuration by which the library loads code."""
+
+
 def transformers(
     input_shape: tuple[int, ...],
     num_classes: int,
@@ -68,7 +72,8 @@ def transformers(
     if arch is not None:
         made = _make_config(library, arch, config)
     else:
-        made = load_published(library.AutoConfig, str(pretrained), places, **config)
+        made = load_published(library.AutoConfig, str(pretrained), places, trust_remote_code=False)
+        _apply_settings(made, config)
     fixed(made, input_shape, vocabulary, config, pretrained)
     if task != "causal-lm":
         made.num_labels = num_classes
@@ -77,7 +82,7 @@ def transformers(
     if pretrained is None or torch.get_default_device().type == "meta":
         model: nn.Module = kind.from_config(made)
     else:
-        anew = {"ignore_mismatched_sizes": True, "dtype": torch.float32}
+        anew = {"ignore_mismatched_sizes": True, "dtype": torch.float32, "trust_remote_code": False}
         model = load_published(kind, pretrained, places, config=made, **anew)
     model.register_forward_pre_hook(_name_tokens if vocabulary else _name_pixels, with_kwargs=True)
     return model
@@ -88,15 +93,34 @@ def _make_config(library: Any, arch: str, settings: Mapping[str, Any]) -> Any:
     if arch not in library.CONFIG_MAPPING:
         hint = suggest_name(arch, library.CONFIG_MAPPING.keys())
         raise make_spec_error("arch", arch, "transformers has no such architecture", hint)
-    default = library.CONFIG_MAPPING[arch]()
-    for name, value in settings.items():
-        if not hasattr(default, name):
-            hint = suggest_name(name, default.to_dict())
-            raise make_spec_error(name, value, f"is no setting of {arch}", hint)
+    _require_settings(library.CONFIG_MAPPING[arch](), settings)
     try:
         return library.CONFIG_MAPPING[arch](**settings)
     except Exception as error:  # the library checks settings with errors of its own kinds
         raise ValueError(f"{arch} does not take these settings: {error}") from None
+
+
+def _require_settings(config: Any, settings: Mapping[str, Any]) -> None:
+    """Raise an error for a name that is no setting of the architecture.
+
+    Arguments of the library that load files or run the code of a repository are none.
+    """
+    for name, value in settings.items():
+        is_setting = hasattr(config, name) and not callable(getattr(config, name))
+        if not is_setting or name.startswith("_") or name in LOADING_SETTINGS:
+            known = [each for each in config.to_dict() if not each.startswith("_")]
+            message = f"is no setting of {config.model_type}"
+            raise make_spec_error(name, value, message, suggest_name(name, known))
+
+
+def _apply_settings(config: Any, settings: Mapping[str, Any]) -> None:
+    """Change settings of a published configuration."""
+    _require_settings(config, settings)
+    # A name with a slash is a repository, whose code the library would run.
+    if "/" in str(getattr(config, "_attn_implementation", None)):
+        raise ValueError("its configuration names an attention from the Hugging Face hub, which is code")
+    for name, value in settings.items():
+        setattr(config, name, value)
 
 
 def _fit_to_texts(

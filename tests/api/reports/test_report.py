@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
-from api.reports.class_map import draw_class_map, make_class_map_figure
+from api.reports.class_map import draw_class_map, make_class_map_figure, save_class_map
 from api.reports.figures import make_clients_figure, make_figures
 from api.reports.html_report import RunReport, list_facts, render_report
 from api.reports.json_report import RunSummary
@@ -126,6 +127,36 @@ def test_clients_of_one_cluster_stand_together() -> None:
     assert plain is not None
     assert plain.x_title == "client, the first 3 of 9"
     assert draw_class_map(found | {"counts": []}, []) is None
+
+
+EVIL = ['<a href="https://example.org">pay</a>', "</script><script>alert(1)</script>", "$\\frac$"]
+"""Class names that would be a link, a script, and a formula that matplotlib refuses."""
+
+
+def test_a_class_name_with_markup_is_text_in_every_picture(tmp_path: Path) -> None:
+    drawn = draw_class_map({"classes": EVIL, "counts": [[4, 0, 1]], "clients": 1}, [])
+    assert drawn is not None
+    (heatmap,) = make_class_map_figure(drawn).data
+    assert [unescape(name) for name in heatmap.y] == EVIL
+    assert not any("<" in name for name in heatmap.y)
+    page = render_report(RunReport("id", "name", "", "", {}, [a_round(1)], class_map=drawn))
+    assert "</script><script>" not in page
+    save_class_map(drawn, tmp_path / "partition.png")
+
+
+@NEEDS_CHROMIUM
+def test_a_class_name_with_a_link_is_no_link_on_the_page(browser: Browser, service: RunningService) -> None:
+    job = service.ended(clients={"total": 2, "fraction": 0.5}, data={"dataset": "digits"})
+    stored = {"classes": EVIL, "counts": [[4, 0, 1], [0, 1, 1]], "distances": [0.1, 0.2]}
+    file = service.settings.job_dir(job.id) / "class-map.json"
+    file.write_text(json.dumps({**stored, "clients": 2, "notes": []}))
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.count(".clients summary") == 1)
+    browser.unfold(".clients summary")
+    until(lambda: "Each client holds" in browser.text("#class-map-words"), seconds=40)
+    written = "return [...document.querySelectorAll('#class-map text')].map((each) => each.textContent)"
+    assert EVIL[0] in browser.script(written)
+    assert browser.count("#class-map a") == 0
 
 
 def test_each_clients_own_model_is_drawn() -> None:

@@ -298,3 +298,21 @@ def test_half_characters_are_an_error_of_the_spec(http: httpx.Client, spec: byte
 def test_thousands_of_wrong_fields_get_the_first_messages(http: httpx.Client) -> None:
     spec = {"algorithm": "fedavg", **{f"k{number}": 1 for number in range(5000)}}
     assert len(http.post("/api/v1/check", json=spec).json()["errors"]) <= 101
+
+
+def test_a_number_that_no_client_reads_is_not_sent_back(http: httpx.Client) -> None:
+    checked = http.post("/api/v1/check", json={"algorithm": "fedavg", "rounds": 10**1000}).json()
+    assert checked["data"] is None
+    assert [fault["value"] for fault in checked["errors"]] == ["a whole number of 3322 bits"]
+    kept = http.post("/api/v1/check", json={"algorithm": "fedavg", "seed": 2**62}).json()
+    assert kept["data"]["seed"] == 2**62
+
+
+def test_thousands_of_unknown_query_parameters_look_for_a_hundred_names(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = list[str]()
+    monkeypatch.setattr("difflib.get_close_matches", lambda word, *_, **__: searches.append(word) or [])
+    query = "&".join(f"k{number}" for number in range(5000))
+    assert len(problem(http.get(f"{JOBS}?{query}"), 422, "BAD_REQUEST")["errors"]) == 100
+    assert len(searches) == 101

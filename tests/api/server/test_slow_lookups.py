@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from api.server.errors import ServiceBusy
-from api.server.service import Service
 from api.server.slow_lookups import Lookups, SharedProbe
+from api.server.work_process import WorkProcess
 from fedsim import FedSimClient
 from fedsim.errors import SpecError
+from jobs.plan.checker import CheckedSpec
+from jobs.spec import JobSpec
 from tests.api.service import RunningService, running_service
 
 SPEC = {"algorithm": "fedavg", "rounds": 2}
@@ -37,8 +39,19 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     quiet: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(Service, "check_spec", lambda _, spec: spec if go_on.wait() else None)
-    monkeypatch.setattr(Service, "make_class_map", lambda *_: EMPTY_MAP if go_on.wait() else None)
+
+    def check(spec: JobSpec, *_: Any) -> CheckedSpec | None:
+        return CheckedSpec(spec, None) if go_on.wait() else None
+
+    async def answer(self: WorkProcess, question: Any) -> dict[str, Any]:
+        self.pending += 1
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        self.pending -= 1
+        return EMPTY_MAP
+
+    monkeypatch.setattr("jobs.plan.checker.check_submission", check)
+    monkeypatch.setattr(WorkProcess, "run", answer)
     job = quiet.queued()
     bodies: list[tuple[str, str, Any]] = [
         ("POST", "/check", SPEC),
@@ -54,13 +67,13 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     with ThreadPoolExecutor(MANY) as threads:
         asked = [threads.submit(ask, number) for number in range(MANY)]
         try:
-            until(lambda: service.check_lookups.pending + service.class_map_lookups.pending == MANY)
+            until(lambda: service.check_lookups.pending + service.data_checker.pending == MANY)
             for path in ("/healthz", "/readyz", f"{API}/jobs"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
             go_on.set()
         assert {each.result() for each in asked} == {200, 201}
-    assert service.check_lookups.pending == service.class_map_lookups.pending == 0
+    assert service.check_lookups.pending == service.data_checker.pending == 0
 
 
 def until(reached: Any) -> None:

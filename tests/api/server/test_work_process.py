@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.server.work_process import WorkProcess, make_environment
-from fedsim.errors import ServiceError
+from fedsim.errors import ServiceError, SpecError
 from jobs.settings import Settings
 
 MODULE = """
@@ -23,6 +23,12 @@ def work(question):
     print("a line that is no part of the answer")
     if question == "crash":
         sys.exit("no memory is left")
+    if question == "pid":
+        import os
+        return os.getpid()
+    if question == "die":
+        import os
+        os.abort()
     if question == "refuse":
         raise SpecError([FieldError("rounds", 0, "is too small", "set it to 1")])
     time.sleep(question)
@@ -33,11 +39,11 @@ if __name__ == "__main__":
 """
 
 
-def make_process(folder: Path, seconds: float = 30.0) -> WorkProcess:
+def make_process(folder: Path, seconds: float = 30.0, **options: Any) -> WorkProcess:
     (folder / "sleeping.py").write_text(MODULE)
     environment = make_environment(Settings(home=folder))
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), environment["PYTHONPATH"]])
-    return WorkProcess("sleeping", "sleep", seconds, lambda: environment)
+    return WorkProcess("sleeping", "sleep", seconds, lambda: environment, **options)
 
 
 def test_an_answer_is_json_without_other_output(tmp_path: Path) -> None:
@@ -45,9 +51,8 @@ def test_an_answer_is_json_without_other_output(tmp_path: Path) -> None:
 
 
 def test_an_error_keeps_its_code_and_its_fields(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError) as caught:
+    with pytest.raises(SpecError) as caught:
         asyncio.run(make_process(tmp_path).run("refuse"))
-    assert (caught.value.code, caught.value.status) == ("BAD_SPEC", 422)
     assert [(fault.path, fault.hint) for fault in caught.value.errors] == [("rounds", "set it to 1")]
 
 
@@ -92,3 +97,34 @@ def test_processes_end_with_the_service(tmp_path: Path) -> None:
         return time.monotonic() - began
 
     assert asyncio.run(close()) < 4
+
+
+def test_a_kept_process_answers_again_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
+    async def ask() -> None:
+        process = make_process(tmp_path, keep=True)
+        await process.warm_up()
+        first = await process.run("pid")
+        with pytest.raises(SpecError):
+            await process.run("refuse")
+        assert await process.run("pid") == first
+        with pytest.raises(ServiceError, match="was killed"):
+            await process.run("die")
+        assert await process.run("pid") != first
+        process.close()
+        await process.wait_until_closed()
+
+    asyncio.run(ask())
+
+
+def test_so_many_processes_work_at_once_and_one_is_kept(tmp_path: Path) -> None:
+    async def ask() -> None:
+        process = make_process(tmp_path, keep=True, processes=2)
+        # With one process the second call would wait for the first.
+        slow = asyncio.create_task(process.run(60))
+        pids = [await process.run("pid") for _ in range(2)]
+        assert pids[0] == pids[1]
+        slow.cancel()
+        process.close()
+        await process.wait_until_closed()
+
+    asyncio.run(ask())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from dataclasses import replace
@@ -293,3 +294,43 @@ def save_arrays(arrays: dict[str, Any]) -> bytes:
 
     content: bytes = save(arrays)
     return content
+
+
+def test_a_published_model_runs_no_code_and_takes_only_settings(library: Any, tmp_path: Path) -> None:
+    marker, folder = tmp_path / "marker", tmp_path / "code"
+    folder.mkdir()
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").touch()
+    (folder / "mine.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    given = {"task": "sequence-classification", "pretrained": "code", "places": DataRoots((tmp_path,))}
+    for more in ({}, {"trust_remote_code": True}):
+        with pytest.raises((SpecError, ValueError)):
+            make_net("transformers", **TEXTS, **given, **more)
+    assert not marker.exists()
+    make_net("transformers", **TEXTS, **BERT).build().save_pretrained(tmp_path / "bert")  # type: ignore[operator]
+    given["pretrained"] = "bert"
+    net = make_net("transformers", **TEXTS, **given, hidden_dropout_prob=0.5)
+    assert net.build().config.hidden_dropout_prob == 0.5  # type: ignore[union-attr]
+    for name in ("trust_remote_code", "cache_dir", "_attn_implementation", "to_dict"):
+        with pytest.raises(SpecError, match=f"{name}: is no setting of bert"):
+            make_net("transformers", **TEXTS, **given, **{name: "a/b"})
+
+
+def test_weights_are_read_only_from_where_fedsim_looks(peft: Any) -> None:
+    pytest.importorskip("timm")
+    for name in ("checkpoint_path", "pretrained_cfg"):
+        with pytest.raises(SpecError, match=f"{name}: cannot be set"):
+            make_net("timm", **IMAGES, arch="test_convnext", **{name: "/etc/passwd"})
+    with pytest.raises(SpecError, match=r"lora\.megatron_core: cannot be set"):
+        make_net("transformers", **TEXTS, **BERT, lora={**LORA, "megatron_core": "antigravity"})
+
+
+@pytest.mark.parametrize("name", ["distilbert", "transformers"])
+def test_a_folder_without_weights_is_refused_by_a_check(library: Any, tmp_path: Path, name: str) -> None:
+    kind = library.DistilBertConfig(vocab_size=30, dim=16, n_heads=2, n_layers=1, hidden_dim=32)
+    kind.save_pretrained(tmp_path / "empty")
+    task = {"task": "sequence-classification"} if name == "transformers" else {}
+    given = {**TEXTS, **task, "pretrained": "empty", "places": DataRoots((tmp_path,))}
+    with pytest.raises(DataNotFound, match=r"empty holds no weights.*model\.safetensors"):
+        make_net(name, **given)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from fedsim.errors import RayUnavailable
+from fedsim.errors import RayUnavailable, StoreUnusable
 from jobs.local_ray.embedded_ray import _make_start_error
 from jobs.queue import reconciler
 from jobs.queue.dispatcher import UNEXPECTED_ERROR_TEXT
 from jobs.queue.reconciler import Reconciler
 from jobs.settings import Settings
+from jobs.store.database import DISK_FULL_HINT
 from jobs.store.states import FailureReason, JobState
 from tests.jobs.desk import ENDED
 
@@ -92,6 +93,14 @@ def test_a_home_that_is_away_fails_no_job(desk, monkeypatch, away):
         (
             OperationalError("SELECT secret", {"id": "secret"}, Exception("no route to secret")),
             "the database does not answer; see the server's log",
+        ),
+        (
+            StoreUnusable("the store's disk is full: database or disk is full", DISK_FULL_HINT),
+            f"the store's disk is full: database or disk is full ({DISK_FULL_HINT})",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/root/secret"),
+            f"the disk is full: files of jobs cannot be written ({DISK_FULL_HINT})",
         ),
         (PermissionError(errno.EACCES, "Permission denied", "/root/secret"), UNEXPECTED_ERROR_TEXT),
         (KeyError("secret"), UNEXPECTED_ERROR_TEXT),

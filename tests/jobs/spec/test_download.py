@@ -16,7 +16,8 @@ import pytest
 
 from fedsim.base.progress import run_to_end
 from fedsim.base.torchvision_setup import prepare_torchvision
-from fedsim.data import DATASETS, load_dataset
+from fedsim.data import DATASETS, DataRoots, load_dataset
+from fedsim.data.text import tokenise_texts
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -148,6 +149,23 @@ def test_a_check_downloads_no_set_of_the_hub_and_the_run_checks_the_rest(
         resolve_spec(spec, settings, fetch=True)
     with pytest.raises(SpecError, match=r"data\.partition\.kind"):  # now a check finds the files
         resolve_spec(spec, settings)
+
+
+def test_a_check_downloads_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
+    asked = list[str]()
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_pretrained", asked.append)
+
+    def tokenise(name: str, *, roots: tuple[Path, ...], download: bool, **_: Any) -> None:
+        places = DataRoots(roots, download)
+        tokenise_texts(places, ["a"], ["b"], tokenizer="some/words", vocabulary=100, length=4)
+
+    monkeypatch.setattr("jobs.spec.dataset_facts.outline_dataset", tokenise)
+    dataset, settings = {"name": "reuters", "tokenizer": "some/words"}, Settings(home=tmp_path)
+    assert look_up_facts(parse_spec(spec_of(dataset=dataset, download=True)), settings) is None
+    assert asked == []
+    with pytest.raises(DataNotFound, match="found none of some/words"):
+        look_up_facts(parse_spec(spec_of(dataset=dataset)), settings)
 
 
 def test_a_check_downloads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

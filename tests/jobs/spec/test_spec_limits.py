@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from fedsim.algorithms import ALGORITHMS
+from fedsim.base.parameters import Parameter, describe_mismatch, list_parameters
+from fedsim.core.optimizers import OPTIMIZERS
+from fedsim.core.schedules import SCHEDULES
+from fedsim.data import DATASETS, PARTITIONS
 from fedsim.errors import SpecError
+from fedsim.models import MODELS
+from fedsim.samplers import SAMPLERS
+from jobs.spec import JobSpec, parse_spec
 from jobs.spec.error_messages import shorten_value
+from jobs.spec.name_checks import find_name_faults
 from jobs.spec.spec_text import apply_overrides, parse_text, set_fields
+
+NAMES = {
+    "algorithm": "fedavg",
+    "model": "mlp",
+    "data.dataset": "digits",
+    "data.partition": "iid",
+    "local.optimizer": "sgd",
+    "clients.sampler": "oort",
+}
+"""A name for each section that takes any parameter."""
 
 PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
 
@@ -50,3 +70,75 @@ def test_a_value_too_deep_to_be_written_out_is_named_so() -> None:
     with pytest.raises(RecursionError):
         json.dumps(value)
     assert shorten_value(value) == "a value that is nested too deeply to be shown"
+
+
+def list_catalogue() -> Iterator[tuple[str, Parameter]]:
+    """Yield every parameter of fedsim's own algorithms, data sets, models and so on, with its place."""
+    entries: dict[str, Mapping[str, Any]] = {
+        "algorithm": ALGORITHMS.own,
+        "dataset": {name: entry.load for name, entry in DATASETS.own.items()},
+        "partition": {name: entry.make for name, entry in PARTITIONS.own.items()},
+        "model": MODELS.own,
+        "sampler": SAMPLERS,
+        "optimizer": OPTIMIZERS,
+        "schedule": SCHEDULES,
+    }
+    for kind, named in entries.items():
+        for name, entry in named.items():
+            yield from ((f"{kind} {name}: {each.name}", each) for each in list_parameters(entry))
+
+
+def test_every_whole_number_of_the_catalogue_has_a_bound() -> None:
+    # Fractions may be that large, and a seed is no count.
+    found = [(place, each) for place, each in list_catalogue() if "float" not in str(each.kind)]
+    unbounded = [place for place, each in found if describe_mismatch(2**31, each.kind) is None]
+    assert {place.rpartition(" ")[2] for place in unbounded} == {"seed"}
+
+
+def test_every_whole_number_of_a_spec_has_a_bound() -> None:
+    def walk(node: Any, path: str = "spec") -> Iterator[tuple[str, Any]]:
+        if isinstance(node, dict) and node.get("type") == "integer":
+            yield path, node.get("maximum")
+        items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        for key, value in items:
+            yield from walk(value, f"{path}.{key}")
+
+    found = dict(walk(JobSpec.model_json_schema()))
+    assert len(found) > 10
+    assert {path for path, maximum in found.items() if maximum is None} == set()
+
+
+def test_a_count_that_no_run_has_is_refused_with_its_bound() -> None:
+    data = {"algorithm": {"name": "feddf", "steps": 2**31}, "model": {"name": "mlp", "layers": 1001}}
+    faults = {fault.path: fault for fault in find_name_faults(parse_spec(data))}
+    assert "of at most 10,000,000" in faults["algorithm.steps"].message
+    assert "of at most 1,000" in faults["model.layers"].message
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2**53 - 1, 2**53 - 1),
+        (2**53, "9007199254740992"),
+        ([1, 2**60], "[1, 1152921504606846976]"),
+        (10**100, "1" + "0" * 100),
+        (10**200, "a whole number of 665 bits"),
+        (10**5000, "a whole number of 16610 bits"),
+    ],
+    ids=["exact", "rounded", "inside", "long", "longer", "longest"],
+)
+def test_an_error_shows_no_number_that_a_client_cannot_read(value: Any, shown: Any) -> None:
+    assert shorten_value(value) == shown
+
+
+def test_thousands_of_unknown_parameters_look_for_a_hundred_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = list[str]()
+    monkeypatch.setattr("difflib.get_close_matches", lambda word, *_, **__: searches.append(word) or [])
+    many = {f"k{number}": 0 for number in range(9000)}
+    for path, name in NAMES.items():
+        section: Any = {"kind" if path == "data.partition" else "name": name, **many}
+        for key in reversed(path.split(".")):
+            section = {key: section}
+        faults = find_name_faults(parse_spec({"algorithm": "fedavg", **section}))
+        assert [fault.message for fault in faults].count("no such parameter") == 9000
+    assert len(searches) == 600
