@@ -32,11 +32,20 @@ class Limits:
         requests_per_minute: of one address (`FEDSIM_RATE_LIMIT`); 0 is no limit. Callers on loopback are not
             counted.
         streams: the most event streams and followed logs that are open at once (`FEDSIM_MAX_STREAMS`).
+        connections: the most open connections (`FEDSIM_MAX_CONNECTIONS`); fewer if the system allows too few
+            open files.
+        connections_per_address: of one address (`FEDSIM_MAX_CONNECTIONS_PER_ADDRESS`); 0 is no limit. Callers
+            on loopback are not counted.
+        request_seconds: how long a caller may take for the headers of a request, and again for its body
+            (`FEDSIM_REQUEST_SECONDS`); a body gets a second more for each 500 bytes.
     """
 
     body_bytes: int = 1_000_000
     requests_per_minute: int = 1200
     streams: int = 1000
+    connections: int = 4000
+    connections_per_address: int = 400
+    request_seconds: float = 20
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Limits:
@@ -49,6 +58,11 @@ class Limits:
             "body_bytes": _read_whole_number(env, "FEDSIM_MAX_BODY", minimum=1000),
             "requests_per_minute": _read_whole_number(env, "FEDSIM_RATE_LIMIT", minimum=0),
             "streams": _read_whole_number(env, "FEDSIM_MAX_STREAMS", minimum=1),
+            "connections": _read_whole_number(env, "FEDSIM_MAX_CONNECTIONS", minimum=1),
+            "connections_per_address": _read_whole_number(
+                env, "FEDSIM_MAX_CONNECTIONS_PER_ADDRESS", minimum=0
+            ),
+            "request_seconds": _read_whole_number(env, "FEDSIM_REQUEST_SECONDS", minimum=1),
         }
         return cls(**{name: value for name, value in given.items() if value is not None})
 

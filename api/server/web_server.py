@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.sdk.started_service import StartedService
 from api.server.activity import Activity
+from api.server.connections import limit_accept_errors, make_server_config
 from api.server.local_service import identify_service
 from fedsim.errors import ServiceError, SettingsError, StoreUnusable
 from jobs.settings import Settings
@@ -81,13 +81,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: FastAPI, started: StartedService, settings: Settings, idle_exit: float | None
     ) -> None:
-        options: dict[str, Any] = {
-            "log_config": None,
-            "access_log": False,
-            "lifespan": "on",
-            "server_header": False,
-        }
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_SECONDS, **options))
+        super().__init__(make_server_config(app, settings.limits, GRACE_SECONDS))
         self.app, self.service_file, self.settings, self.idle_exit = app, started, settings, idle_exit
         self.interrupted = False
 
@@ -124,6 +118,7 @@ class Server(uvicorn.Server):
 
     async def run_until_stopped(self, listener: socket.socket, announce: Callable[[str], None]) -> None:
         """Serve, and record the service in the home meanwhile; `announce` is called with the URL."""
+        limit_accept_errors(asyncio.get_running_loop())
         watch = asyncio.create_task(self._watch(announce))
         try:
             await self.serve(sockets=[listener])

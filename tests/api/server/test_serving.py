@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -51,10 +53,21 @@ with JobStore.open(settings.database_url) as store:
 class Process:
     """A server of its own process."""
 
-    def __init__(self, home: Path, idle_exit: float = 0, drain: int = 0) -> None:
+    def __init__(
+        self, home: Path, idle_exit: float = 0, drain: int = 0, files: int = 0, log: Path | None = None
+    ) -> None:
         self.settings = Settings(home=home)
         command = [sys.executable, "-c", SERVER, str(home), str(idle_exit), str(drain)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+        def limit_files() -> None:
+            if files:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+        with ExitStack() as stack:
+            errors = stack.enter_context(log.open("w")) if log else None
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit_files
+            )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
