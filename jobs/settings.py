@@ -90,6 +90,9 @@ class Settings:
         allow_python: whether models may come from Python files (`FEDSIM_ALLOW_PYTHON`, 0 or 1), which is
             code that runs here and on the cluster. None: the command line and the library allow it, a service
             does not.
+        allow_open_ray: whether a service may use a Ray cluster that takes jobs without a token
+            (`FEDSIM_ALLOW_OPEN_RAY`, 0 or 1). None: with a warning; `fedsim serve` on an address beyond
+            loopback sets it to False.
     """
 
     home: Path
@@ -107,6 +110,7 @@ class Settings:
     log_format: str = "text"
     plugins: str = ""
     allow_python: bool | None = None
+    allow_open_ray: bool | None = None
 
     def __post_init__(self) -> None:
         home = Path(self.home).expanduser().absolute()
@@ -147,9 +151,8 @@ class Settings:
             "drain_seconds": _read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
             "log_format": _read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
-            "allow_python": {"": None, "0": False, "1": True}[
-                _read_choice(env, "FEDSIM_ALLOW_PYTHON", ("", "0", "1"))
-            ],
+            "allow_python": _read_switch(env, "FEDSIM_ALLOW_PYTHON"),
+            "allow_open_ray": _read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
@@ -276,6 +279,11 @@ def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) ->
         words = " or ".join(filter(None, allowed))
         raise SettingsError(f"{name} is {text!r}", f"set it to {words}, or unset it")
     return text
+
+
+def _read_switch(env: Mapping[str, str], name: str) -> bool | None:
+    """Read 0 or 1 from the environment; None if the variable is unset or empty."""
+    return {"": None, "0": False, "1": True}[_read_choice(env, name, ("", "0", "1"))]
 
 
 def _absolute_database(url: str) -> str:

@@ -32,6 +32,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OF_RAY: dict[str, click.Command] = {
     "start": ray_scripts.start,
+    "get-auth-token": ray_scripts.get_auth_token,
     "health-check": ray_scripts.healthcheck,
     "status": ray_scripts.status,
     "stop": ray_scripts.stop,

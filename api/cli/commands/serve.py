@@ -50,13 +50,13 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
-    from api.server.security import read_token_file, require_token_beyond_loopback
+    from api.server.security import close_beyond_loopback, read_token_file
     from api.server.web_server import open_listener
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
     settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
-    require_token_beyond_loopback(host, settings.token)
+    settings = close_beyond_loopback(host, settings)
     listener = open_listener(host, port)
     if settings.log_format != LogFormat.JSON:
         from api.cli.display import print_message
