@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
         self, app: FastAPI, started: StartedService, settings: Settings, idle_exit: float | None
     ) -> None:
         super().__init__(make_server_config(app, settings.limits, GRACE_SECONDS))
-        self.app, self.service_file, self.settings, self.idle_exit = app, started, settings, idle_exit
+        self.app, self.service, self.settings, self.idle_exit = app, started, settings, idle_exit
         self.interrupted = False
 
     @contextlib.contextmanager
@@ -119,18 +119,18 @@ class Server(uvicorn.Server):
     async def run_until_stopped(self, listener: socket.socket, announce: Callable[[str], None]) -> None:
         """Serve, and record the service in the home meanwhile; `announce` is called with the URL."""
         limit_accept_errors(asyncio.get_running_loop())
-        watch = asyncio.create_task(self._watch(announce))
-        try:
-            await self.serve(sockets=[listener])
-        finally:
-            watch.cancel()
-            self.service_file.remove_file(self.settings)
+        with contextlib.ExitStack() as record:
+            watch = asyncio.create_task(self._watch(announce, record))
+            try:
+                await self.serve(sockets=[listener])
+            finally:
+                watch.cancel()
 
-    async def _watch(self, announce: Callable[[str], None]) -> None:
+    async def _watch(self, announce: Callable[[str], None], record: contextlib.ExitStack) -> None:
         while not self.started:
             await asyncio.sleep(0.02)
-        self.service_file.write_file(self.settings)
-        announce(self.service_file.url)
+        record.enter_context(self.service.recorded(self.settings))
+        announce(self.service.url)
         while self.idle_exit is not None:
             await asyncio.sleep(min(1.0, self.idle_exit / 4))
             if await self._is_idle(self.idle_exit):
