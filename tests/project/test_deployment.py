@@ -87,6 +87,7 @@ def test_addresses_ports_and_volumes_belong_together(compose: Any) -> None:
     ray, api = services["ray"], services["api"]
     assert "--dashboard-port=8265" in ray["command"]
     assert api["environment"]["FEDSIM_RAY_ADDRESS"] == "http://ray:8265"
+    assert {each["environment"]["RAY_AUTH_MODE"] for each in (ray, api)} == {"token"}
     # Only the API is reached from outside, and only from this machine.
     assert [name for name in services if services[name].get("ports")] == ["api"]
     assert api["ports"] == ["127.0.0.1:8000:8000"]

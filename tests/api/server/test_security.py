@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,15 @@ def test_health_and_the_empty_page_need_no_token(guarded: RunningService) -> Non
         assert httpx.get(f"{guarded.url}{path}").is_success, path
     for path in (JOBS, "/version", "/api/v1/openapi.json", "/static/../api/v1/jobs", "//healthz"):
         assert not httpx.get(f"{guarded.url}{path}").is_success, path
+
+
+def test_every_route_but_health_asks_for_the_token(guarded: RunningService) -> None:
+    paths = guarded.app.openapi()["paths"]
+    routes = {(method, re.sub(r"{\w+}", "x", path)) for path, methods in paths.items() for method in methods}
+    assert len(routes) > 20
+    with httpx.Client(base_url=guarded.url) as client:
+        opened = {path for method, path in routes if client.request(method, path).status_code != 401}
+    assert opened == {"/healthz", "/readyz"}
 
 
 def test_files_beside_the_page_are_not_served(guarded: RunningService) -> None:
