@@ -240,8 +240,10 @@ class LimitedProtocol(H11Protocol):
         self._opened.set_waiting(self, self._timer is not None or self.flow.write_paused)
 
     def _check_time(self) -> None:
-        seconds = self._opened.request_seconds
-        allowed = seconds + (self._received / BODY_BYTES_PER_SECOND if self._part is h11.SEND_BODY else 0)
+        allowed = seconds = self._opened.request_seconds
+        # A body that goes on after its refusal gets no more time.
+        if self._part is h11.SEND_BODY and self.conn.our_state is not h11.DONE:
+            allowed += self._received / BODY_BYTES_PER_SECOND
         left = self._began + allowed - self.loop.time()
         if self.flow.read_paused:
             left = seconds  # the service itself does not read on

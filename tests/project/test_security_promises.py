@@ -71,7 +71,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "body-size": (f"{SECURITY}::test_a_large_body_is_refused",),
     "request-time": (
         f"{CONNECTIONS}::test_who_does_not_finish_a_request_is_closed",
-        f"{CONNECTIONS}::test_a_caller_that_sends_byte_after_byte_gets_no_more_time",
+        f"{CONNECTIONS}::test_a_caller_that_goes_on_gets_no_more_time",
     ),
     "connections": (
         f"{CONNECTIONS}::test_others_are_answered_while_many_are_half_open",

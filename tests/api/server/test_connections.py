@@ -79,28 +79,37 @@ def post_header(length: int) -> bytes:
     ],
     ids=["nothing", "half a header", "half a body", "half of the next header"],
 )
-def test_who_does_not_finish_a_request_is_closed(hasty: RunningService, start: bytes) -> None:
+def test_who_does_not_finish_a_request_is_closed(
+    hasty: RunningService, start: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     with connect(hasty, start) as connection:
         answer = read_to_end(connection)
+    until(lambda: not hasty.server.server_state.tasks)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert answer.startswith(b"HTTP/1.1 200") == start.startswith(
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r"
     )
 
 
-def test_a_caller_that_sends_byte_after_byte_gets_no_more_time(hasty: RunningService) -> None:
-    with connect(hasty, HALF_OPEN) as connection:
+@pytest.mark.parametrize(
+    ("start", "answer"),
+    [(HALF_OPEN, b""), (post_header(10**9), b"HTTP/1.1 413")],
+    ids=["a header without end", "a body that was refused"],
+)
+def test_a_caller_that_goes_on_gets_no_more_time(hasty: RunningService, start: bytes, answer: bytes) -> None:
+    with connect(hasty, start) as connection:
         closed = threading.Event()
 
         def drip() -> None:
             while not closed.wait(0.02):
                 try:
-                    connection.sendall(b"x")
+                    connection.sendall(b"x" * 50)
                 except OSError:
                     return
 
         dripping = threading.Thread(target=drip)
         dripping.start()
-        assert read_to_end(connection) == b""
+        assert read_to_end(connection)[:12] == answer
         closed.set()
         dripping.join()
 
