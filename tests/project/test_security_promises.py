@@ -76,6 +76,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "connections": (
         f"{CONNECTIONS}::test_others_are_answered_while_many_are_half_open",
         f"{CONNECTIONS}::test_the_oldest_that_waits_makes_room",
+        f"{CONNECTIONS}::test_a_caller_that_does_not_read_its_answer_makes_room",
         f"{CONNECTIONS}::test_with_few_open_files_the_service_still_answers",
     ),
     "rate": (

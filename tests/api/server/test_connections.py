@@ -154,6 +154,12 @@ def test_the_oldest_that_waits_makes_room(tmp_path: Path) -> None:
             assert read_to_end(connection).startswith(b"HTTP/1.1 200")
 
 
+def test_a_caller_that_does_not_read_its_answer_makes_room(tmp_path: Path) -> None:
+    large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running_service(tmp_path, limits=Limits(connections=1)) as service, connect(service, large):
+        until(lambda: httpx.get(f"{service.url}/healthz").is_success)
+
+
 def test_a_stream_makes_no_room(tmp_path: Path) -> None:
     with running_service(tmp_path, limits=Limits(connections=1)) as service:
         job = service.running()
