@@ -35,6 +35,12 @@ class Limits:
         check_gigabytes: memory of a process that checks a spec or makes a class map
             (`FEDSIM_CHECK_MEMORY`); None means half of the machine's memory.
         check_seconds: time limit of a check or a class map (`FEDSIM_CHECK_SECONDS`).
+        connections: the most open connections (`FEDSIM_MAX_CONNECTIONS`); fewer if the system allows too few
+            open files.
+        connections_per_address: of one address (`FEDSIM_MAX_CONNECTIONS_PER_ADDRESS`); 0 is no limit. Callers
+            on loopback are not counted.
+        request_seconds: how long a caller may take for the headers of a request, and again for its body
+            (`FEDSIM_REQUEST_SECONDS`); a body gets a second more for each 500 bytes.
     """
 
     body_bytes: int = 1_000_000
@@ -42,6 +48,9 @@ class Limits:
     streams: int = 1000
     check_gigabytes: int | None = None
     check_seconds: int = 300
+    connections: int = 4000
+    connections_per_address: int = 400
+    request_seconds: float = 20
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Limits:
@@ -56,6 +65,11 @@ class Limits:
             "streams": _read_whole_number(env, "FEDSIM_MAX_STREAMS", minimum=1),
             "check_gigabytes": _read_whole_number(env, "FEDSIM_CHECK_MEMORY", minimum=1),
             "check_seconds": _read_whole_number(env, "FEDSIM_CHECK_SECONDS", minimum=1),
+            "connections": _read_whole_number(env, "FEDSIM_MAX_CONNECTIONS", minimum=1),
+            "connections_per_address": _read_whole_number(
+                env, "FEDSIM_MAX_CONNECTIONS_PER_ADDRESS", minimum=0
+            ),
+            "request_seconds": _read_whole_number(env, "FEDSIM_REQUEST_SECONDS", minimum=1),
         }
         return cls(**{name: value for name, value in given.items() if value is not None})
 
@@ -83,6 +97,9 @@ class Settings:
         allow_python: whether models may come from Python files (`FEDSIM_ALLOW_PYTHON`, 0 or 1), which is
             code that runs here and on the cluster. None: the command line and the library allow it, a service
             does not.
+        allow_open_ray: whether a service may use a Ray cluster that takes jobs without a token
+            (`FEDSIM_ALLOW_OPEN_RAY`, 0 or 1). None: with a warning; `fedsim serve` on an address beyond
+            loopback sets it to False.
     """
 
     home: Path
@@ -100,6 +117,7 @@ class Settings:
     log_format: str = "text"
     plugins: str = ""
     allow_python: bool | None = None
+    allow_open_ray: bool | None = None
 
     def __post_init__(self) -> None:
         home = Path(self.home).expanduser().absolute()
@@ -140,9 +158,8 @@ class Settings:
             "drain_seconds": _read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
             "log_format": _read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
-            "allow_python": {"": None, "0": False, "1": True}[
-                _read_choice(env, "FEDSIM_ALLOW_PYTHON", ("", "0", "1"))
-            ],
+            "allow_python": _read_switch(env, "FEDSIM_ALLOW_PYTHON"),
+            "allow_open_ray": _read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
@@ -278,6 +295,11 @@ def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) ->
         words = " or ".join(filter(None, allowed))
         raise SettingsError(f"{name} is {text!r}", f"set it to {words}, or unset it")
     return text
+
+
+def _read_switch(env: Mapping[str, str], name: str) -> bool | None:
+    """Read 0 or 1 from the environment; None if the variable is unset or empty."""
+    return {"": None, "0": False, "1": True}[_read_choice(env, name, ("", "0", "1"))]
 
 
 def _absolute_database(url: str) -> str:

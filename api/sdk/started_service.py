@@ -1,14 +1,16 @@
-"""The service that was started on this machine: its record in the home, and the default address."""
+"""The services that were started on this machine: their records in the home, and the default address."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import platform
 import signal
 import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TextIO
 
 import httpx
 
@@ -16,41 +18,59 @@ from jobs.settings import Settings
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
+RECORDS = "serve*.json"
+"""The records of the services of a home. Older versions wrote one file, `serve.json`."""
+
 
 class StartedService(NamedTuple):
-    """A service that was started on this machine, as recorded in `home/serve.json`.
+    """A service that was started on this machine, as recorded in `home/serve.INSTANCE.json`.
 
     Attributes:
         pid: process id.
         url: address of the service.
         instance: random id in `/healthz`; another service at the same address has another id.
+        machine: name of the machine, because several may share the home; empty in records of older versions.
     """
 
     pid: int
     url: str
     instance: str
+    machine: str = ""
 
     @classmethod
-    def read_file(cls, settings: Settings) -> StartedService | None:
-        """Read the record of the last service; None if no service was started or it stopped cleanly."""
-        try:
-            data = json.loads(get_service_file(settings).read_text(encoding="utf-8"))
-            return cls(int(data["pid"]), str(data["url"]), str(data["instance"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def list_living(cls, settings: Settings) -> list[StartedService]:
+        """List the services of the home that live on this machine, the newest first.
 
-    def write_file(self, settings: Settings) -> None:
-        """Write the record atomically."""
-        settings.make_home()
-        path = get_service_file(settings)
-        aside = path.with_suffix(f".{self.pid}.tmp")
-        aside.write_text(json.dumps(self._asdict()), encoding="utf-8")
-        aside.replace(path)
+        A service lives if it holds the lock of its record, or answers. Other records are removed.
+        """
+        found = []
+        for path in settings.home.glob(RECORDS):
+            with suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as file:
+                locked, data, written = _is_locked(file), json.load(file), path.stat().st_mtime
+                service = cls(
+                    int(data["pid"]), str(data["url"]), str(data["instance"]), str(data.get("machine", ""))
+                )
+                if not locked and not service.answers():
+                    path.unlink()
+                elif service.machine in ("", platform.node()):
+                    found.append((written, service))
+        return [service for _, service in sorted(found, reverse=True)]
 
-    def remove_file(self, settings: Settings) -> None:
-        """Remove the record, unless another service has replaced it."""
-        if StartedService.read_file(settings) == self:
-            get_service_file(settings).unlink(missing_ok=True)
+    @contextmanager
+    def recorded(self, settings: Settings) -> Iterator[None]:
+        """Keep the record of this service, and its lock, which the system frees if the process is killed."""
+        path = settings.make_home() / f"serve.{self.instance}.json"
+        aside = path.with_suffix(".tmp")
+        with aside.open("w", encoding="utf-8") as file:
+            with suppress(OSError):  # some network disks have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(json.dumps(self._asdict() | {"machine": platform.node()}))
+            file.flush()
+            aside.replace(path)
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
 
     def answers(self) -> bool:
         """Return whether this service answers."""
@@ -73,17 +93,23 @@ class StartedService(NamedTuple):
         return False
 
 
-def get_service_file(settings: Settings) -> Path:
-    """Return the file that records the started service."""
-    return settings.home / "serve.json"
-
-
 def find_default_url() -> str:
     """Return the default address: FEDSIM_URL, then the service that `FEDSIM_HOME` names, then port 8000."""
     if named := os.environ.get("FEDSIM_URL"):
         return named
-    started = StartedService.read_file(Settings.from_env())
-    return started.url if started is not None and started.answers() else DEFAULT_URL
+    living = StartedService.list_living(Settings.from_env())
+    return next((service.url for service in living if service.answers()), DEFAULT_URL)
+
+
+def _is_locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # some network disks have no locks
+        return False
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 def fetch_health(url: str) -> dict[str, Any] | None:

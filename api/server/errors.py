@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -216,6 +217,8 @@ class UnexpectedErrorLayer:
 
         try:
             await self.app(scope, receive, note_start)
+        except ClientDisconnect:
+            return  # the caller went away, or was cut, before its whole body was here
         except Exception:
             if scope["type"] != "http":
                 raise

@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from api.sdk.addresses import LOOPBACK_NAMES, is_loopback
 from api.server.errors import make_problem
 from api.server.limits import RateLimit
 from fedsim.errors import SettingsError
-from jobs.settings import Limits
+from jobs.settings import Limits, Settings
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
 """Addresses without a token: health, and the page, which must load before it can ask for the token."""
@@ -38,18 +38,20 @@ SAFE_HEADERS = (
 )
 
 
-def require_token_beyond_loopback(host: str, token: str | None) -> None:
-    """Refuse to listen without a token on an address that other machines can reach.
+def close_beyond_loopback(host: str, settings: Settings) -> Settings:
+    """Return the settings of a service on this address; beyond loopback, its Ray needs a token too.
 
     Raises:
-        SettingsError: the address is no loopback address and there is no token.
+        SettingsError: other machines can reach the address, and the service has no token.
     """
-    if is_loopback(host) or token:
-        return
-    raise SettingsError(
-        f"--host {host!r} is reachable from other machines, but no token is set",
-        "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1",
-    )
+    if is_loopback(host):
+        return settings
+    if not settings.token:
+        raise SettingsError(
+            f"--host {host!r} is reachable from other machines, but no token is set",
+            "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1",
+        )
+    return replace(settings, allow_open_ray=bool(settings.allow_open_ray))
 
 
 def read_token_file(path: Path) -> str:

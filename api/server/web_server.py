@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.sdk.started_service import StartedService
 from api.server.activity import Activity
+from api.server.connections import limit_accept_errors, make_server_config
 from api.server.local_service import identify_service
 from fedsim.errors import ServiceError, SettingsError, StoreUnusable
 from jobs.settings import Settings
@@ -81,14 +81,8 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: FastAPI, started: StartedService, settings: Settings, idle_exit: float | None
     ) -> None:
-        options: dict[str, Any] = {
-            "log_config": None,
-            "access_log": False,
-            "lifespan": "on",
-            "server_header": False,
-        }
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_SECONDS, **options))
-        self.app, self.service_file, self.settings, self.idle_exit = app, started, settings, idle_exit
+        super().__init__(make_server_config(app, settings.limits, GRACE_SECONDS))
+        self.app, self.service, self.settings, self.idle_exit = app, started, settings, idle_exit
         self.interrupted = False
 
     @contextlib.contextmanager
@@ -124,18 +118,19 @@ class Server(uvicorn.Server):
 
     async def run_until_stopped(self, listener: socket.socket, announce: Callable[[str], None]) -> None:
         """Serve, and record the service in the home meanwhile; `announce` is called with the URL."""
-        watch = asyncio.create_task(self._watch(announce))
-        try:
-            await self.serve(sockets=[listener])
-        finally:
-            watch.cancel()
-            self.service_file.remove_file(self.settings)
+        limit_accept_errors(asyncio.get_running_loop())
+        with contextlib.ExitStack() as record:
+            watch = asyncio.create_task(self._watch(announce, record))
+            try:
+                await self.serve(sockets=[listener])
+            finally:
+                watch.cancel()
 
-    async def _watch(self, announce: Callable[[str], None]) -> None:
+    async def _watch(self, announce: Callable[[str], None], record: contextlib.ExitStack) -> None:
         while not self.started:
             await asyncio.sleep(0.02)
-        self.service_file.write_file(self.settings)
-        announce(self.service_file.url)
+        record.enter_context(self.service.recorded(self.settings))
+        announce(self.service.url)
         while self.idle_exit is not None:
             await asyncio.sleep(min(1.0, self.idle_exit / 4))
             if await self._is_idle(self.idle_exit):

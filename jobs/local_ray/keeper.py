@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -39,7 +38,13 @@ from jobs.local_ray.keeper_files import (
     read_or_make_token,
     write_addresses,
 )
-from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory
+from jobs.local_ray.machine import (
+    RAY_FOLDER,
+    TEMPORARY_PREFIX,
+    count_cpus,
+    find_short_directory,
+    make_private_directory,
+)
 from jobs.settings import Settings
 
 GIBIBYTE = 2**30
@@ -66,7 +71,7 @@ def main() -> int:
 
 
 def _run_ray(settings: Settings, home: Path, stop: threading.Event) -> int:
-    temporary = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=find_short_directory())
+    temporary = str(make_private_directory(find_short_directory()))
     ports = _free_ports(3)
     addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
     write_addresses(home, addresses)
@@ -96,7 +101,7 @@ def _start_ray(
         "--max-worker-port": 0,
         "--include-log-monitor": "false",
         "--object-store-memory": object_store_bytes(),
-        "--temp-dir": addresses.temporary,
+        "--temp-dir": Path(addresses.temporary, RAY_FOLDER),
         "--num-cpus": count_cpus(settings),
         "--num-gpus": settings.ray_num_gpus,
     }
@@ -157,7 +162,7 @@ def _watch_ray(
 
 def _publish_address(home: Path, addresses: Addresses) -> bool:
     """Write the address from Ray's directory to `ray.json` once Ray answers; return whether it does."""
-    file = Path(addresses.temporary, "ray_current_cluster")
+    file = Path(addresses.temporary, RAY_FOLDER, "ray_current_cluster")
     gcs = file.read_text("ascii").strip() if file.exists() else ""
     if gcs and fetch_json(addresses.dashboard, "/api/version", read_or_make_token(home)) is not None:
         write_addresses(home, replace(addresses, gcs=gcs))

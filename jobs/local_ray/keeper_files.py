@@ -25,7 +25,7 @@ class Addresses:
 
     Attributes:
         pid: the keeper's process.
-        temporary: Ray's directory for sockets and logs.
+        temporary: the private directory, with Ray's folder for sockets and logs.
         dashboard: URL of Ray's dashboard and Jobs API.
         gcs: `host:port` for `ray.init`; empty until Ray answers.
     """

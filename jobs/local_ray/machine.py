@@ -1,20 +1,33 @@
-"""Limits of this machine for a local Ray: its CPUs, and a directory with a path short enough for sockets."""
+"""What this machine has for a local Ray: its CPUs, and a private directory with a path that fits sockets."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
+import tempfile
 from pathlib import Path
 
+from fedsim.errors import SettingsError
+from jobs.home_permissions import PRIVATE_UMASK
 from jobs.settings import Settings
 
 QUOTAS = Path("/sys/fs/cgroup")
 """The folder in which the kernel shows the CPU limits of a container."""
 
-TEMPORARY_PREFIX = "fedsim-ray-"
+TEMPORARY_PREFIX = "fedsim-"
 
-LONGEST_DIRECTORY = 36
-"""The longest path of a temporary directory for Ray, in bytes. The kernel allows 107 bytes for the path of a
-socket, and Ray appends up to 70: `ray`, the session with its time and process, and the socket's name."""
+RAY_FOLDER = "r"
+"""The folder of Ray in the private directory: Ray opens it, and its logs and sockets, to all users."""
+
+LONGEST_DIRECTORY = 40
+"""The longest path of Ray's folder, in bytes. The kernel allows 107 bytes for the path of a socket, and Ray
+appends up to 66: the session with its time and process, and the socket's name."""
+
+LONGEST_PARENT = LONGEST_DIRECTORY - len(f"/{TEMPORARY_PREFIX}12345678/{RAY_FOLDER}")
+"""The longest path of a directory in which a private directory can be made, in bytes."""
+
+_HINT = f"set TMPDIR to a directory of at most {LONGEST_PARENT} bytes on a disk that keeps permissions"
 
 
 def count_cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
@@ -47,7 +60,43 @@ def find_short_directory() -> str | None:
     return "/tmp" if os.access("/tmp", os.W_OK) else None
 
 
-def sockets_fit() -> bool:
-    """Return whether the paths of Ray's sockets are short enough in Ray's default directory."""
-    taken = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    return len(os.fsencode(taken)) <= LONGEST_DIRECTORY
+def find_user_directory() -> str | None:
+    """Return the directory of `RAY_TMPDIR` or `TMPDIR`; a short one if its path is too long for sockets."""
+    chosen = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
+    return chosen if chosen and len(os.fsencode(chosen)) <= LONGEST_PARENT else find_short_directory()
+
+
+def make_private_directory(parent: str | None) -> Path:
+    """Make a new directory that only this user can enter, for Ray's own folder.
+
+    Args:
+        parent: where to make it; None is the system's temporary directory.
+
+    Raises:
+        SettingsError: if the directory cannot be made, or is open to others, on a disk without permissions.
+    """
+    try:
+        made = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=parent))
+    except OSError as error:
+        raise SettingsError(f"no directory can be made in {parent}: {error.strerror}", _HINT) from error
+    try:
+        check_private_directory(made)
+    except SettingsError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return made
+
+
+def check_private_directory(path: Path) -> None:
+    """Check that a directory is this user's own, no link, and closed to others.
+
+    Raises:
+        SettingsError: if it is not.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode):
+        raise SettingsError(f"{path} is not a directory, so Ray does not use it", _HINT)
+    if found.st_uid != os.geteuid():
+        raise SettingsError(f"{path} belongs to user {found.st_uid}, so Ray does not use it", _HINT)
+    if mode := stat.S_IMODE(found.st_mode) & PRIVATE_UMASK:
+        raise SettingsError(f"{path} is open to other users (mode {mode:03o}), so Ray does not use it", _HINT)

@@ -26,6 +26,7 @@ from jobs.store.states import ACTIVE, JobState
 if TYPE_CHECKING:
     from actors.resources import ClusterNode
     from jobs.local_ray.cluster import ClusterState
+    from jobs.queue.ray_jobs import RayJobs
 
 log = logging.getLogger("fedsim.dispatch")
 
@@ -188,7 +189,25 @@ class Dispatcher:
         # Importing Ray takes a second: import it when needed, and outside the thread that serves requests.
         from jobs.queue.ray_jobs import RayJobs
 
-        return RayJobs(address)
+        ray = RayJobs(address)
+        if self.settings.ray_address is not None and not self.settings.allow_open_ray:
+            self._check_token(ray)
+        return ray
+
+    def _check_token(self, ray: RayJobs) -> None:
+        """Warn of a cluster that takes jobs without a token, or refuse it, as the settings say.
+
+        Raises:
+            RayUnavailable: the cluster is refused.
+        """
+        if not ray.takes_jobs_without_token():
+            return
+        message = f"Ray at {self.settings.ray_address} takes jobs without a token"
+        if self.settings.allow_open_ray is False:
+            hint = "start Ray with RAY_AUTH_MODE=token, or set FEDSIM_ALLOW_OPEN_RAY=1 for this service"
+            raise RayUnavailable(f"{message}, so this service does not use it", hint)
+        hint = "start it with RAY_AUTH_MODE=token; FEDSIM_ALLOW_OPEN_RAY=1 ends this warning"
+        log.warning("%s: everybody who reaches it can run code there (%s)", message, hint)
 
     def _report_failure(self, error: Exception) -> None:
         """Show a failure in the log, in /readyz and in the waiting reasons of jobs."""

@@ -16,7 +16,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
-from jobs.local_ray.cluster import fetch_living_nodes
+from jobs.local_ray.cluster import JOBS, fetch_living_nodes
 from jobs.local_ray.embedded_ray import RayAddress
 from jobs.run.job_cluster import RayJob
 
@@ -89,6 +89,16 @@ class RayJobs:
             return answer.json()
         except _FAILURES as error:
             raise self._make_unavailable_error(error) from error
+
+    def takes_jobs_without_token(self) -> bool:
+        """Return whether everybody who reaches Ray's dashboard may run jobs."""
+        url = f"{self._client.get_address()}{JOBS}"
+        try:
+            # The function in `auth` keeps `requests` from adding a password of ~/.netrc.
+            answer = requests.get(url, auth=lambda bare: bare, allow_redirects=False, timeout=TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            raise self._make_unavailable_error(error) from error
+        return answer.status_code == requests.codes.ok
 
     def stop(self, ray_job_id: str) -> None:
         """Ask Ray to end a job, by force after 3 seconds; return before the job has ended."""

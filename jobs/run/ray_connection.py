@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -13,7 +13,7 @@ import ray
 
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.keeper_files import TOKEN, read_or_make_token
-from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory, sockets_fit
+from jobs.local_ray.machine import RAY_FOLDER, count_cpus, find_user_directory, make_private_directory
 from jobs.settings import Settings
 
 
@@ -25,6 +25,7 @@ def connect_to_ray(settings: Settings) -> Iterator[None]:
 
     Raises:
         RayUnavailable: if the address is that of a dashboard, which takes jobs but no processes.
+        SettingsError: if no private directory for Ray can be made.
     """
     if (settings.ray_address or "").startswith(("http://", "https://")):
         raise RayUnavailable(
@@ -52,10 +53,9 @@ def _make_ray_options(settings: Settings, afterwards: ExitStack) -> dict[str, An
     options: dict[str, Any] = {"include_dashboard": False, "num_cpus": count_cpus(settings)}
     if settings.ray_num_gpus is not None:
         options["num_gpus"] = settings.ray_num_gpus
-    short = find_short_directory()
-    if short is not None and not sockets_fit():
-        made = tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=short, ignore_cleanup_errors=True)
-        options["_temp_dir"] = afterwards.enter_context(made)
+    private = make_private_directory(find_user_directory())
+    afterwards.callback(shutil.rmtree, private, ignore_errors=True)
+    options["_temp_dir"] = str(private / RAY_FOLDER)
     return options
 
 

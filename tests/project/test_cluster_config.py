@@ -53,6 +53,17 @@ def test_the_service_outlives_its_container_but_no_instance_outlives_the_cluster
     assert host.startswith(f"/home/{config['auth']['ssh_user']}/")
 
 
+def test_every_node_has_rays_token_and_asks_for_it(config: Any) -> None:
+    assert "-e RAY_AUTH_MODE=token" in config["docker"]["run_options"]
+    assert config["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
+    commands = [line for key, lines in config.items() if key.endswith("_commands") for line in lines]
+    assert not any("RAY_AUTH" in line or "--host" in line for line in commands)
+    # The options of a kind of node are added to those of all.
+    assert not any("RAY_AUTH_MODE" in str(kind) for kind in config["available_node_types"].values())
+    page = (FILE.parent / "docs" / "cluster.md").read_text("utf-8")
+    assert "(umask 077; ray get-auth-token --generate)" in page
+
+
 def test_several_jobs_share_the_cluster(config: Any) -> None:
     (serve,) = [line for line in config["head_start_ray_commands"] if "nohup fedsim serve" in line]
     most = re.match(r"FEDSIM_MAX_RUNNING=(\d+) ", serve)

@@ -33,6 +33,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OF_RAY: dict[str, click.Command] = {
     "start": ray_scripts.start,
+    "get-auth-token": ray_scripts.get_auth_token,
     "health-check": ray_scripts.healthcheck,
     "status": ray_scripts.status,
     "stop": ray_scripts.stop,
@@ -88,6 +89,7 @@ def test_addresses_ports_and_volumes_belong_together(compose: Any) -> None:
     ray, api = services["ray"], services["api"]
     assert "--dashboard-port=8265" in ray["command"]
     assert api["environment"]["FEDSIM_RAY_ADDRESS"] == "http://ray:8265"
+    assert {each["environment"]["RAY_AUTH_MODE"] for each in (ray, api)} == {"token"}
     # Only the API is reached from outside, and only from this machine.
     assert [name for name in services if services[name].get("ports")] == ["api"]
     assert api["ports"] == ["127.0.0.1:8000:8000"]

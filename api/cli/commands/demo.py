@@ -38,14 +38,14 @@ def demo(
             succeeded = _run(client.submit("demo", set={} if seed is None else {"seed": seed}), format)
     finally:
         if started is not None and not keep:
-            _stop(settings)
+            _stop(settings, url)
     if keep:
         print_message(f"\nThe page: {url}/")
         if started is not None:
             print_message(
                 f"The service stops after {IDLE_EXIT // 60} idle minutes. To stop it now: fedsim stop"
             )
-        elif StartedService.read_file(settings) is not None:
+        elif StartedService.list_living(settings):
             print_message("To stop the service: fedsim stop")
     raise typer.Exit(0 if succeeded else 1)
 
@@ -121,14 +121,15 @@ def _run(job: JobHandle, format: Format) -> bool:
     return job.state == "SUCCEEDED"
 
 
-def _stop(settings: Settings) -> None:
+def _stop(settings: Settings, url: str) -> None:
     from api.sdk.started_service import StartedService
     from jobs.local_ray.embedded_ray import stop_ray
 
-    started = StartedService.read_file(settings)
-    if started is not None:
-        started.stop()
-    stop_ray(settings)
+    for service in StartedService.list_living(settings):
+        if service.url == url:
+            service.stop()
+    if not StartedService.list_living(settings):
+        stop_ray(settings)
 
 
 def register(app: typer.Typer) -> None:

@@ -50,13 +50,13 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
-    from api.server.security import read_token_file, require_token_beyond_loopback
+    from api.server.security import close_beyond_loopback, read_token_file
     from api.server.web_server import open_listener
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
     settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
-    require_token_beyond_loopback(host, settings.token)
+    settings = close_beyond_loopback(host, settings)
     listener = open_listener(host, port)
     if settings.log_format != LogFormat.JSON:
         from api.cli.display import print_message
@@ -116,7 +116,7 @@ def stop(
         bool, typer.Option("--force", help="Stop even if jobs are active. Those jobs are lost.")
     ] = False,
 ) -> None:
-    """Stop the service that was started on this machine, and its local Ray."""
+    """Stop the services of this home on this machine, and then its local Ray."""
     from api.cli.display import print_message
     from api.sdk.started_service import StartedService
     from fedsim.errors import ServiceError
@@ -124,18 +124,23 @@ def stop(
     from jobs.settings import Settings
 
     settings = Settings.from_env()
-    started = StartedService.read_file(settings)
-    running = started is not None and started.answers()
-    if started is not None and running:
+    living = StartedService.list_living(settings)
+    for service in living:
+        if not service.answers():
+            raise ServiceError(
+                f"the service at {service.url} (process {service.pid}) runs but does not answer",
+                f"end process {service.pid}, then repeat `fedsim stop`",
+            )
         if not force:
-            _refuse_while_active(started.url)
-        if not started.stop():
-            raise ServiceError(f"the service at {started.url} (process {started.pid}) does not stop")
-        print_message(f"the service at {started.url} has stopped")
-    elif not force:
+            _refuse_while_active(service.url)
+    if not living and not force:
         _refuse_while_ray_works(settings)
+    for service in living:
+        if not service.stop():
+            raise ServiceError(f"the service at {service.url} (process {service.pid}) does not stop")
+        print_message(f"the service at {service.url} has stopped")
     stop_ray(settings)
-    if not running:
+    if not living:
         print_message(f"no service of {settings.home} is running")
 
 

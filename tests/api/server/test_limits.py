@@ -130,5 +130,8 @@ def test_limits_come_from_the_environment() -> None:
     given = {"FEDSIM_RATE_LIMIT": "0", "FEDSIM_MAX_STREAMS": "7", "FEDSIM_MAX_BODY": "5000"}
     assert Settings.from_env(given).limits == Limits(5000, 0, 7)
     assert Settings.from_env({}).limits == Limits()
+    given = {"FEDSIM_MAX_CONNECTIONS": "9", "FEDSIM_MAX_CONNECTIONS_PER_ADDRESS": "0"}
+    limits = Settings.from_env({**given, "FEDSIM_REQUEST_SECONDS": "3"}).limits
+    assert limits == Limits(connections=9, connections_per_address=0, request_seconds=3)
     with pytest.raises(SettingsError, match="FEDSIM_MAX_STREAMS is '0'"):
         Settings.from_env({"FEDSIM_MAX_STREAMS": "0"})

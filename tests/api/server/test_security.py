@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import httpx
 import pytest
 
 from api.sdk.addresses import is_loopback
-from api.server.security import AllowedHosts, read_token_file, require_token_beyond_loopback
+from api.server.security import AllowedHosts, close_beyond_loopback, read_token_file
 from fedsim.errors import SettingsError
-from jobs.settings import Limits
+from jobs.settings import Limits, Settings
 from tests.api.service import RunningService, running_service
 
 JOBS = "/api/v1/jobs"
@@ -38,14 +39,23 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         ("example.org", False),
     ],
 )
-def test_beyond_loopback_a_token_is_required(host: str, loopback: bool) -> None:
+def test_beyond_loopback_a_token_is_required(host: str, loopback: bool, tmp_path: Path) -> None:
     assert is_loopback(host) is loopback
-    require_token_beyond_loopback(host, TOKEN)
+    close_beyond_loopback(host, Settings(tmp_path, token=TOKEN))
     if loopback:
-        require_token_beyond_loopback(host, None)
+        assert close_beyond_loopback(host, Settings(tmp_path)) == Settings(tmp_path)
     else:
         with pytest.raises(SettingsError, match="FEDSIM_TOKEN"):
-            require_token_beyond_loopback(host, None)
+            close_beyond_loopback(host, Settings(tmp_path))
+
+
+@pytest.mark.parametrize(("allowed", "beyond"), [(None, False), (False, False), (True, True)])
+def test_beyond_loopback_ray_needs_a_token_unless_that_is_allowed(
+    allowed: bool | None, beyond: bool, tmp_path: Path
+) -> None:
+    settings = Settings(tmp_path, token=TOKEN, allow_open_ray=allowed)
+    assert close_beyond_loopback("127.0.0.1", settings).allow_open_ray is allowed
+    assert close_beyond_loopback("0.0.0.0", settings).allow_open_ray is beyond
 
 
 def test_a_token_file_holds_one_token(tmp_path: Path) -> None:
@@ -88,6 +98,15 @@ def test_health_and_the_empty_page_need_no_token(guarded: RunningService) -> Non
         assert httpx.get(f"{guarded.url}{path}").is_success, path
     for path in (JOBS, "/version", "/api/v1/openapi.json", "/static/../api/v1/jobs", "//healthz"):
         assert not httpx.get(f"{guarded.url}{path}").is_success, path
+
+
+def test_every_route_but_health_asks_for_the_token(guarded: RunningService) -> None:
+    paths = guarded.app.openapi()["paths"]
+    routes = {(method, re.sub(r"{\w+}", "x", path)) for path, methods in paths.items() for method in methods}
+    assert len(routes) > 20
+    with httpx.Client(base_url=guarded.url) as client:
+        opened = {path for method, path in routes if client.request(method, path).status_code != 401}
+    assert opened == {"/healthz", "/readyz"}
 
 
 def test_files_beside_the_page_are_not_served(guarded: RunningService) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -51,10 +54,21 @@ with JobStore.open(settings.database_url) as store:
 class Process:
     """A server of its own process."""
 
-    def __init__(self, home: Path, idle_exit: float = 0, drain: int = 0) -> None:
+    def __init__(
+        self, home: Path, idle_exit: float = 0, drain: int = 0, files: int = 0, log: Path | None = None
+    ) -> None:
         self.settings = Settings(home=home)
         command = [sys.executable, "-c", SERVER, str(home), str(idle_exit), str(drain)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+        def limit_files() -> None:
+            if files:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+        with ExitStack() as stack:
+            errors = stack.enter_context(log.open("w")) if log else None
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit_files
+            )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
@@ -74,8 +88,7 @@ def server(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: int, code: int) -> None:
-    note = StartedService.read_file(server.settings)
-    assert note is not None
+    [note] = StartedService.list_living(server.settings)
     assert (note.url, note.pid) == (server.url, server.process.pid)
     assert note.answers()
     from jobs.spec import parse_spec
@@ -97,7 +110,7 @@ def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: 
     assert server.process.wait(30) == code
     watcher.join()
     assert heard[-2].startswith(": the service is stopping")
-    assert StartedService.read_file(server.settings) is None
+    assert list(server.settings.home.glob("serve*.json")) == []
 
 
 @pytest.mark.slow
@@ -146,18 +159,68 @@ def test_it_does_not_end_while_a_job_waits(tmp_path: Path) -> None:
         server.end()
 
 
-def test_stop_ends_the_service_that_was_started_here(
+def test_stop_ends_the_service_that_was_started_here_and_then_its_ray(
     server: Process, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second service of this home was killed: its record is the newest, and nobody holds its lock."""
+    from api.cli import main as cli
+
+    killed = StartedService(server.process.pid, f"http://127.0.0.1:{find_free_port()}", "killed")
+    left = server.settings.home / "serve.killed.json"
+    left.write_text(json.dumps(killed._asdict()))
+    alive: list[bool] = []
+    monkeypatch.setattr(
+        local_ray, "stop_ray", lambda _: alive.append(identify_service(server.url) == "fedsim")
+    )
+    monkeypatch.setenv("FEDSIM_HOME", str(server.settings.home))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+    assert cli._run() == 0
+    assert f"{server.url} has stopped" in capsys.readouterr().err
+    assert server.process.wait(60) == 0
+    assert alive == [False]
+    assert not left.exists()
+    assert cli._run() == 0
+    assert "no service" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_each_service_of_a_home_is_stopped_before_its_ray(
+    server: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from api.cli import main as cli
 
+    second, third = Process(server.settings.home), Process(server.settings.home)
+    second.end()
+    alive: list[bool] = []
+    here = (server, third)
+    monkeypatch.setattr(
+        local_ray, "stop_ray", lambda _: alive.extend(identify_service(one.url) == "fedsim" for one in here)
+    )
     monkeypatch.setenv("FEDSIM_HOME", str(server.settings.home))
-    monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    assert cli._run() == 0
-    assert "has stopped" in capsys.readouterr().err
-    assert server.process.wait(60) == 0
-    assert cli._run() == 0
-    assert "no service" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+    try:
+        assert [note.url for note in StartedService.list_living(server.settings)] == [third.url, server.url]
+        assert cli._run() == 0
+        assert [one.process.wait(60) for one in here] == [0, 0]
+    finally:
+        third.end()
+    assert alive == [False, False]
+
+
+def test_stop_leaves_the_ray_of_a_service_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api.cli import main as cli
+
+    ended: list[Settings] = []
+    monkeypatch.setattr(local_ray, "stop_ray", ended.append)
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+    hangs = StartedService(12345, f"http://127.0.0.1:{find_free_port()}", "hangs")
+    with hangs.recorded(Settings(tmp_path)):
+        assert cli._run() == 4
+        assert "process 12345) runs but does not answer" in capsys.readouterr().err
+    assert ended == []
 
 
 def test_a_service_that_waits_for_its_callers_is_asked_twice(service: RunningService) -> None:
@@ -202,23 +265,40 @@ def test_stop_spares_active_jobs(
     from api.cli import main as cli
 
     job = service.running()
-    StartedService(os.getpid(), service.url, service.app.state.instance).write_file(service.settings)
     monkeypatch.setenv("FEDSIM_HOME", str(service.settings.home))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    assert cli._run() == 4
+    with StartedService(os.getpid(), service.url, service.app.state.instance).recorded(service.settings):
+        assert cli._run() == 4
     assert job.id in capsys.readouterr().err
 
 
 def test_a_note_of_somebody_long_gone_is_not_believed(service: RunningService, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    assert StartedService.read_file(settings) is None
+    assert StartedService.list_living(settings) == []
     (tmp_path / "serve.json").write_text("{broken")
-    assert StartedService.read_file(settings) is None
-    old = StartedService(1, service.url, "another instance")
-    old.write_file(settings)
-    assert StartedService.read_file(settings) == old
-    assert not old.answers()
-    assert json.loads((tmp_path / "serve.json").read_text())["pid"] == 1
+    assert StartedService.list_living(settings) == []
+    gone = StartedService(1, service.url, "another instance")
+    (tmp_path / "serve.json").write_text(json.dumps(gone._asdict()))
+    assert not gone.answers()
+    assert StartedService.list_living(settings) == []
+    assert not (tmp_path / "serve.json").exists()
+
+
+def test_a_note_lasts_as_long_as_its_service(service: RunningService, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    hangs = StartedService(1, f"http://127.0.0.1:{find_free_port()}", "hangs", platform.node())
+    with hangs.recorded(settings):
+        assert StartedService.list_living(settings) == [hangs]
+        # The home is shared with a machine where this process runs.
+        shared = json.dumps(hangs._asdict() | {"machine": "elsewhere"})
+        (tmp_path / "serve.hangs.json").write_text(shared)
+        assert StartedService.list_living(settings) == []
+        assert (tmp_path / "serve.hangs.json").exists()
+    assert list(tmp_path.glob("serve*")) == []
+    # A disk without locks: the service is asked whether it answers.
+    answers = StartedService(1, service.url, service.app.state.instance)
+    (tmp_path / "serve.answers.json").write_text(json.dumps(answers._asdict()))
+    assert StartedService.list_living(settings) == [answers]
 
 
 def test_a_taken_port_says_who_has_it(service: RunningService) -> None:

@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -71,6 +72,15 @@ def test_ray_asks_for_the_token(ray_home):
     assert fetch_json(address.jobs, "/api/version", "wrong") is None
     assert address.token not in repr(address)
     assert (ray_home / "ray.token").stat().st_mode & 0o077 == 0
+
+
+def test_no_other_user_can_enter_its_directory(ray_home):
+    """Ray itself opens the folders of its logs and sockets to all users."""
+    private = Path(read_addresses(ray_home).temporary)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert private.stat().st_uid == os.geteuid()
+    within = [found for found in private.rglob("*") if found.name in ("logs", "sockets")]
+    assert {found.name for found in within} == {"logs", "sockets"}
 
 
 def test_ray_listens_on_loopback_only(ray_home):

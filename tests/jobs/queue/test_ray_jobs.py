@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +18,12 @@ import requests
 from actors.resources import reserve_server_gpu
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import MAX_ROWS
-from jobs.local_ray.embedded_ray import RayAddress
+from jobs.local_ray.embedded_ray import RayAddress, find_ray
 from jobs.queue import ray_jobs
+from jobs.queue.dispatcher import Dispatcher
 from jobs.queue.ray_jobs import RayJobs
+from jobs.settings import Settings
+from jobs.store.job_store import JobStore
 from tests.jobs.local_ray.test_cluster import listed, node
 
 
@@ -58,3 +67,90 @@ def test_a_dashboard_that_cannot_say_is_unavailable(monkeypatch: pytest.MonkeyPa
     dashboard = Dashboard(status, {"result": False, "msg": "no", "data": {"result": None}})
     with pytest.raises(RayUnavailable, match="Ray at head"):
         jobs_of(monkeypatch, dashboard).fetch_nodes()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Ray's dashboard, as far as it says who may ask for its jobs."""
+
+    open = True
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.open or "Authorization" in self.headers else 401)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of such a dashboard; a password for it in ~/.netrc changes nothing."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setattr(ray_jobs._Client, "__init__", lambda self, address, **_: None)
+    monkeypatch.setattr(ray_jobs._Client, "get_address", lambda self: made)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        made = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield made
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("is_open", "allowed", "refused", "warned"),
+    [
+        (True, None, False, True),
+        (True, False, True, False),
+        (True, True, False, False),
+        (False, None, False, False),
+        (False, False, False, False),
+    ],
+)
+def test_a_cluster_without_a_token_is_warned_of_or_refused(
+    is_open: bool,
+    allowed: bool | None,
+    refused: bool,
+    warned: bool,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Handler, "open", is_open)
+    settings = Settings(tmp_path, ray_address=address, allow_open_ray=allowed)
+    with JobStore.open(settings.database_url) as store:
+        dispatcher = Dispatcher(store, settings)
+        if refused:
+            with pytest.raises(RayUnavailable, match=r"takes jobs without a token.*FEDSIM_ALLOW_OPEN_RAY=1"):
+                dispatcher._connect_to_ray()
+        else:
+            assert isinstance(dispatcher._connect_to_ray(), RayJobs)
+    assert ("takes jobs without a token" in caplog.text) == warned
+
+
+def test_the_local_ray_takes_no_jobs_without_its_token(ray_home: Path) -> None:
+    found = find_ray(Settings(ray_home))
+    assert found is not None
+    assert not RayJobs(found).takes_jobs_without_token()
+
+
+OPEN_RAY = """
+import ray
+from jobs.local_ray.embedded_ray import RayAddress
+from jobs.queue.ray_jobs import RayJobs
+url = ray.init("local", num_cpus=1, include_dashboard=True, log_to_driver=False).dashboard_url
+print(RayJobs(RayAddress("", f"http://{url}")).takes_jobs_without_token())
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_real_ray_without_a_token_takes_jobs() -> None:
+    # In a process of its own: the suite's Ray lives in this one.
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", OPEN_RAY]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert ended.stdout.splitlines()[-1:] == ["True"], ended.stderr

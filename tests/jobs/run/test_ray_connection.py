@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
+from fedsim.errors import SettingsError
 from jobs.local_ray.embedded_ray import RayAddress
 from jobs.local_ray.keeper_files import read_or_make_token
-from jobs.local_ray.machine import LONGEST_DIRECTORY, count_cpus
+from jobs.local_ray.machine import (
+    LONGEST_DIRECTORY,
+    LONGEST_PARENT,
+    RAY_FOLDER,
+    check_private_directory,
+    count_cpus,
+    find_user_directory,
+    make_private_directory,
+)
 from jobs.plan.planner import describe_this_machine
 from jobs.queue import ray_jobs
 from jobs.queue.ray_jobs import RayJobs
@@ -55,16 +66,48 @@ def test_tokens_that_are_set_up_stay_as_they_are(
         assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
-@pytest.mark.parametrize(("length", "short"), [(LONGEST_DIRECTORY, False), (LONGEST_DIRECTORY + 1, True)])
-def test_sockets_get_a_short_path_for_as_long_as_ray_is_there(
-    length: int, short: bool, tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
+def test_ray_has_a_private_directory_for_as_long_as_it_is_there(
+    variable: str, tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", "/" + "t" * (length - 1))
+    monkeypatch.setenv(variable, "/var/tmp")
     with connect_to_ray(Settings(tmp_path / "home")):
-        made = started[0].get("_temp_dir")
-        assert (made is not None) == short
-        assert not short or Path(made).is_dir()
-    assert not short or not Path(made).exists()
+        private = Path(started[0]["_temp_dir"]).parent
+        assert private.parent == Path("/var/tmp")
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert not private.exists()
+
+
+@pytest.mark.parametrize(("length", "taken"), [(LONGEST_PARENT, True), (LONGEST_PARENT + 1, False)])
+def test_sockets_get_a_short_path(length: int, taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/" + "t" * (length - 1))
+    assert (find_user_directory() == os.environ["TMPDIR"]) == taken
+    made = make_private_directory("/tmp")
+    made.rmdir()
+    longest = LONGEST_PARENT - len("/tmp") + len(os.fsencode(made / RAY_FOLDER))
+    session = "/session_2026-11-23_19-40-08_123456_1234567/sockets/plasma_store"
+    assert longest == LONGEST_DIRECTORY <= 107 - len(session)
+
+
+def test_a_directory_that_others_may_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    check_private_directory(private)
+    link = tmp_path / "link"
+    link.symlink_to(private)
+    with pytest.raises(SettingsError, match="link is not a directory"):
+        check_private_directory(link)
+    with monkeypatch.context() as another:
+        another.setattr(os, "geteuid", lambda: private.stat().st_uid + 1)
+        with pytest.raises(SettingsError, match="belongs to user"):
+            check_private_directory(private)
+    # A disk without permissions shows each directory as open.
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(private))
+    private.chmod(0o770)
+    with pytest.raises(SettingsError, match=r"open to other users \(mode 070\).*TMPDIR"):
+        make_private_directory(str(tmp_path))
+    assert not private.exists()
 
 
 @pytest.mark.parametrize(
