@@ -110,6 +110,8 @@ class KDIAState(ServerState):
 class KDIA(GeneratorBase):
     """FedAvg with a teacher of all clients and a generator of features; both lambdas 0 is FedAvg.
 
+    The teacher is scored with both lambdas 0 too: a control that tells the gain of averaging last models.
+
     Attributes:
         lambda_kd: weight of the distillation; 0 sends no teacher.
         lambda_gen: weight of the loss on generated features; 0 has no generator.
