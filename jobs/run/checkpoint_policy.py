@@ -36,9 +36,18 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):
         if getattr(spec.local, field) == LocalSection.model_fields[field].default:
             del data["local"][field]
+    return data | _select_deciding_values(spec)
+
+
+def _select_deciding_values(spec: JobSpec) -> dict[str, Any]:
+    """Return the values on which a round depends, of the fields that may change otherwise."""
+    data = dict[str, Any]()
     if spec.evaluation.validation:
         # The validation set is taken away before the partition is made.
         data["validation"] = spec.evaluation.validation
+    if (average := spec.evaluation.average) is not None:
+        # The server state holds the average.
+        data["average"] = average.model_dump(mode="json", exclude_none=True)
     if spec.stop.patience:
         # The checkpoint holds the model of the round that is best by this metric.
         data["stop"] = {"metric": spec.stop.metric}

@@ -26,7 +26,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedsim.learning_tasks.metrics import MetricName
 from jobs.settings import JOB_ID
 
 MAX_ROUNDS = 100_000
@@ -270,29 +269,3 @@ class LocalSection(Section):
         if self.epochs is None and self.steps is None:
             raise make_fault("is null, and so is 'steps'", "give one of them", "epochs")
         return self
-
-
-class Evaluation(Section):
-    """When and how the models are scored."""
-
-    every: Whole = Field(
-        default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
-    )
-    validation: Number = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the training data for the validation set, which chooses the final model",
-    )
-    metrics: list[MetricName] | None = Field(
-        default=None,
-        min_length=1,
-        description="metrics of the models; by default those of the data: accuracy for classes and labels, "
-        "rmse for a regression, perplexity and accuracy for next tokens, mean_iou for segmentation",
-    )
-    personal: Literal["auto", "never", "last", "always"] = Field(
-        default="auto",
-        description="when to score each client's personal model; auto: in every scored round, but only "
-        "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
-        "round, and only if the algorithm has no global model",
-    )

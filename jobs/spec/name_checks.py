@@ -38,6 +38,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *find_stop_faults(spec),
         *_find_public_set_faults(spec),
         *_find_client_test_faults(spec),
+        *_find_average_faults(spec),
         *_find_model_faults(spec),
         *_find_tokenizer_faults(spec),
         *find_local_faults(spec),
@@ -131,6 +132,16 @@ def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
         hint = "use kind: matched, or do without the expert"
         return [FieldError("data.tests.kind", kind, message, hint)]
     return []
+
+
+def _find_average_faults(spec: JobSpec) -> list[FieldError]:
+    """Find an average of global models for an algorithm that has none."""
+    algorithm, average = ALGORITHMS.get(spec.algorithm.name), spec.evaluation.average
+    if average is None or algorithm is None or algorithm.deploys_models:
+        return []
+    value = average.model_dump(exclude_none=True)
+    message = f"{spec.algorithm.name} has no global model to average"
+    return [FieldError("evaluation.average", value, message, "leave it out, or choose another algorithm")]
 
 
 def _find_model_faults(spec: JobSpec) -> list[FieldError]:

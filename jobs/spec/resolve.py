@@ -14,6 +14,7 @@ from fedsim.curriculum import ClientCurriculum, DataCurriculum, PlateauDecay
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import stack_size_by_model
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
@@ -266,7 +267,7 @@ def _build_experiment(
 
 
 def make_algorithm(spec: JobSpec) -> Algorithm:
-    """Make the spec's algorithm; a sampler, curricula, and a schedule that depends on results wrap it."""
+    """Make the spec's algorithm; a sampler, curricula, a schedule by results and an average wrap it."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients = spec.curriculum.data, spec.curriculum.clients
     if data is not None:
@@ -279,6 +280,8 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)
+    if (average := spec.evaluation.average) is not None:
+        algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
     return algorithm
 
 
