@@ -31,6 +31,9 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     # Defaults are left out, so that runs from before these fields existed can go on.
     if spec.data.tests.kind == "global":
         del data["data"]["tests"]
+    else:
+        # Further kinds only score the models.
+        del data["data"]["tests"]["also"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):

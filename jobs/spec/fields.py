@@ -134,6 +134,15 @@ def _expand_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
+def _expand_kinds(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return _expand_kind(value)
+    first = _expand_kind(value[0]) if value else None
+    if not isinstance(first, Mapping):
+        raise make_fault("is no list of kinds", "such as [matched, global]")
+    return {**first, "also": value[1:]}
+
+
 def _tag_one_or_several(value: Any) -> str:
     return "<several>" if isinstance(value, (list, tuple)) else "<one>"
 
@@ -172,16 +181,36 @@ class Public(Section):
     fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
-class ClientTests(Section):
-    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`."""
+TestKind = Literal["global", "labels", "matched", "classes", "merged"]
 
-    kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
+
+class ClientTests(Section):
+    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`.
+
+    A list, such as `[matched, global]`, is `{kind: matched, also: [global]}`.
+    """
+
+    kind: TestKind = Field(
         default="global",
         description="global: the whole test set for all clients; else test examples of each client's own",
     )
     share: Number = Field(
         default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
     )
+    also: tuple[TestKind, ...] = Field(
+        default=(), max_length=3, description="further kinds, by which the same models are scored as well"
+    )
+
+    @property
+    def kinds(self) -> tuple[TestKind, ...]:
+        """Return all kinds, the main one first."""
+        return (self.kind, *self.also)
+
+    @property
+    def paths(self) -> dict[TestKind, str]:
+        """Return the path of each kind in the spec."""
+        also = {kind: f"data.tests.also.{place}" for place, kind in enumerate(self.also)}
+        return {self.kind: "data.tests.kind", **also}
 
     @model_validator(mode="after")
     def _check_share(self) -> ClientTests:
@@ -189,6 +218,11 @@ class ClientTests(Section):
             raise make_fault(
                 f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
             )
+        if len(set(self.kinds)) < len(self.kinds):
+            raise make_fault("has a kind twice", "name each kind once", "also")
+        if "merged" in self.also or (self.kind == "merged" and set(self.also) - {"global"}):
+            message = "merged cuts the tests off the clients' own examples, so it stands alone or with global"
+            raise make_fault(message, "use [merged, global], or leave it out", "also")
         return self
 
 
@@ -200,8 +234,10 @@ class Data(Section):
         default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
         description="how the training examples are divided among the clients",
     )
-    tests: Annotated[ClientTests, BeforeValidator(_expand_kind, json_schema_input_type=str | ClientTests)] = (
-        Field(default=ClientTests(), description="the test examples of each client's personal model")
+    tests: Annotated[
+        ClientTests, BeforeValidator(_expand_kinds, json_schema_input_type=str | list[TestKind] | ClientTests)
+    ] = Field(
+        default=ClientTests(), description="the test examples of each client's personal model, or a list"
     )
     public: Public = Public()
     limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")

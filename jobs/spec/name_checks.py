@@ -120,17 +120,18 @@ def make_public_set_error(spec: JobSpec, found: str) -> FieldError:
 
 def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
     """Find a convention for the clients' test sets that the partition or the expert excludes."""
-    kind, partition = spec.data.tests.kind, spec.data.partition.kind
-    if kind == "global":
+    partition, paths = spec.data.partition.kind, spec.data.tests.paths
+    own = [kind for kind in paths if kind != "global"]
+    if not own:
         return []
     entry, needs_expert = PARTITIONS.get(partition), spec.curriculum.expert_epochs is not None
     if entry is not None and entry.shares_examples:
         message = f"clients of a {partition} partition draw from the whole set"
-        return [FieldError("data.tests.kind", kind, message, "use kind: global")]
-    if kind == "merged" and (partition == "difficulty" or needs_expert):
+        return [FieldError(paths[kind], kind, message, "use kind: global") for kind in own]
+    if "merged" in own and (partition == "difficulty" or needs_expert):
         message = "an expert knows the training set only, and here clients hold test examples too"
         hint = "use kind: matched, or do without the expert"
-        return [FieldError("data.tests.kind", kind, message, hint)]
+        return [FieldError("data.tests.kind", "merged", message, hint)]
     return []
 
 

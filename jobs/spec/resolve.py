@@ -249,6 +249,7 @@ def _build_experiment(
         initial=tuple(initial) if any(initial) else (),
         tests=spec.data.tests.kind,
         test_share=spec.data.tests.share,
+        more_tests=spec.data.tests.also,
         public=spec.data.public.fraction,
         roots=settings.data_roots,
         cache=settings.home / "cache",

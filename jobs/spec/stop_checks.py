@@ -46,7 +46,10 @@ def find_stop_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_personal_faults(spec: JobSpec, metric: str) -> list[FieldError]:
-    if metric.removesuffix("_before") not in PERSONAL_METRICS:
+    plain = metric.removesuffix("_before")
+    for kind in spec.data.tests.also:
+        plain = plain.replace(f"personal_{kind}_", "personal_")
+    if plain not in PERSONAL_METRICS:
         hint = f"take one of {', '.join(PERSONAL_METRICS)}"
         return [_make_fault(metric, "is no measure of quality", hint)]
     if spec.evaluation.personal != "always":

@@ -351,3 +351,7 @@ class AcePFL(
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The client's model after this round, with the distillation of this round's mean prediction."""
         return self._distil_predictions(ctx, task, ctx.round + 1)[0]
+
+    def personalize_before(self, ctx: Context, task: ClientTask) -> Tree:
+        """The client's model after its own examples, before the distillation."""
+        return self.initial_params(ctx, task)
