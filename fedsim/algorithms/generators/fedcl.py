@@ -45,6 +45,8 @@ learns from the cohort's heads, not from all clients', and its difficulties are 
 1 uses the last round's. The paper's abstract names an auto-regressive auto-encoder that the paper does not
 describe.
 
+The public code differs in every part: see `fedcl_code`.
+
 Reference result: see docs/results/fedcl.md.
 """
 
