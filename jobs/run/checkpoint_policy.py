@@ -34,6 +34,8 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     else:
         # Further kinds only score the models.
         del data["data"]["tests"]["also"]
+    if spec.curriculum.clients is not None and spec.curriculum.clients.pace == "rounds":
+        del data["curriculum"]["clients"]["pace"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, Whole
+from jobs.spec.fields import Number, Section, Whole, make_fault
 
 
 class PacingSection(Section):
@@ -53,9 +53,21 @@ class ClientCurriculumSection(PacingSection):
         description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
-    batches: Literal["one", "all"] = Field(
-        default="one", description="cohorts drawn from the open clients before they are ranked again"
+    batches: Literal["one", "all", "together"] = Field(
+        default="one",
+        description="cohorts drawn from the open clients before they are ranked again; or all in one cohort",
     )
+    pace: Literal["rounds", "outer"] = Field(
+        default="rounds",
+        description="pace over the rounds of the run, or with batches: all over the rankings of the clients",
+    )
+
+    @model_validator(mode="after")
+    def _check_pace(self) -> ClientCurriculumSection:
+        if self.pace == "outer" and self.batches != "all":
+            message = f"has no meaning with batches: {self.batches}"
+            raise make_fault(message, "leave it out, or use batches: all", "pace")
+        return self
 
     @property
     def surveys_all_clients(self) -> bool:

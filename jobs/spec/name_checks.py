@@ -69,8 +69,10 @@ def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     if sampler.surveys and not algorithm.deploys_models:
         message = f"{spec.algorithm.name} has no global model, and candidates report their loss under one"
         faults.append(FieldError(path, name, message, "use another sampler, such as oort"))
-    if spec.curriculum.clients is not None and spec.curriculum.clients.batches == "all":
-        message = "has no choice, because curriculum.clients.batches: all takes every open client"
+    curriculum = spec.curriculum.clients
+    if curriculum is not None and curriculum.batches != "one":
+        message = "has no choice, because curriculum.clients.batches: "
+        message += f"{curriculum.batches} takes every open client"
         faults.append(FieldError(path, name, message, "use batches: one"))
     if isinstance(sampler, PowerOfChoice) and not clients.cohort_size <= sampler.candidates <= clients.total:
         hint = f"from {clients.cohort_size:,}, the size of a cohort, to {clients.total:,}, all clients"

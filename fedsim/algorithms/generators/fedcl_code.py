@@ -144,7 +144,8 @@ class FedCLCode(FedGen):
         if ctx.round < FIRST_COUNTED_ROUND:
             return now
         reached = state.reached.clone()
-        for place, entry in enumerate(sent):
+        # A curriculum may have larger cohorts: further places do not count.
+        for place, entry in enumerate(sent[: len(reached)]):
             reached[place] |= bool(entry) and bool(entry["reached"])
         if int(reached.sum()) >= self.finished * len(reached) - 1e-9:
             return replace(now, stage=state.stage + 1, reached=torch.zeros_like(reached))

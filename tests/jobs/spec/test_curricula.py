@@ -13,6 +13,8 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core.capabilities import BatchPacing, CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.experiment import Experiment
+from fedsim.errors import SpecError
+from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import name_checks, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -83,3 +85,15 @@ def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path
 )
 def test_nobody_waits_for_an_expert_that_is_not_asked(curriculum: dict[str, Any], tmp_path: Path) -> None:
     assert experiment(tmp_path, curriculum).load_population().difficulty is None
+
+
+def test_a_pace_over_rankings_needs_all_mini_batches() -> None:
+    def described(**clients: Any) -> dict[str, Any]:
+        spec = parse_spec({"algorithm": "fedavg", "curriculum": {"clients": clients}})
+        return describe_experiment(spec)["curriculum"]["clients"]  # type: ignore[no-any-return]
+
+    assert "pace" not in described(batches="all")  # runs from before the field existed can go on
+    assert described(batches="all", pace="outer")["pace"] == "outer"
+    with pytest.raises(SpecError, match="has no meaning with batches: one") as caught:
+        described(pace="outer")
+    assert [fault.path for fault in caught.value.errors] == ["curriculum.clients.pace"]
