@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -75,6 +75,18 @@ class ClientCurriculumSection(PacingSection):
         return self.scores == "all" and self.order != "random"
 
 
+class LayerCurriculumSection(Section):
+    """The rounds in which the blocks before the head open, around any algorithm."""
+
+    order: Literal["vanilla", "anti"] = Field(
+        default="vanilla", description="vanilla: from the input on; anti: from the head on"
+    )
+    times: tuple[Annotated[Whole, Field(ge=0)], ...] | Literal["even"] | None = Field(
+        default=None, description="the round of each opening; even: spread over the run; null: see every"
+    )
+    every: Whole = Field(default=100, ge=0, description="rounds between openings, if times is null")
+
+
 class Curriculum(Section):
     """The curricula around the algorithm; null is none."""
 
@@ -82,6 +94,9 @@ class Curriculum(Section):
         default=None, description="the order of the examples in a client"
     )
     clients: ClientCurriculumSection | None = Field(default=None, description="the order of the clients")
+    layers: LayerCurriculumSection | None = Field(
+        default=None, description="the openings of the blocks before the head"
+    )
 
     @property
     def expert_epochs(self) -> int | None:

@@ -10,7 +10,7 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, PlateauDecay
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum, PlateauDecay
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
 from fedsim.engine.experiment import Experiment
@@ -195,8 +195,17 @@ def _make_nets(
         else:
             nets.append(net)
             if algorithm is not None:
-                faults += prefix_paths("algorithm", algorithm.check_hyperparameters(net, spec.rounds))
+                faults += _find_net_faults(spec, algorithm, net)
     return nets, faults
+
+
+def _find_net_faults(spec: JobSpec, algorithm: Algorithm, net: Net) -> list[FieldError]:
+    """Find what does not suit a model: hyper-parameters, and the openings of its blocks."""
+    faults = prefix_paths("algorithm", algorithm.check_hyperparameters(net, spec.rounds))
+    if (layers := spec.curriculum.layers) is not None:
+        wrapper = LayerCurriculum(base=algorithm, **layers.model_dump())
+        faults += prefix_paths("curriculum.layers", wrapper.check_openings(net))
+    return faults
 
 
 def _advise_on_model(name: str) -> str:
@@ -270,7 +279,9 @@ def _build_experiment(
 def make_algorithm(spec: JobSpec) -> Algorithm:
     """Make the spec's algorithm; a sampler, curricula, a schedule by results and an average wrap it."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
-    data, clients = spec.curriculum.data, spec.curriculum.clients
+    data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
+    if layers is not None:
+        algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
     sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)

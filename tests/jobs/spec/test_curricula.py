@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core.capabilities import BatchPacing, CohortSelection
-from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
@@ -97,3 +97,30 @@ def test_a_pace_over_rankings_needs_all_mini_batches() -> None:
     with pytest.raises(SpecError, match="has no meaning with batches: one") as caught:
         described(pace="outer")
     assert [fault.path for fault in caught.value.errors] == ["curriculum.clients.pace"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "model", "path", "words"),
+    [
+        ({"times": [0]}, {"name": "mlp", "layers": 2}, "curriculum.layers.times", "has 2 base blocks"),
+        ({"times": [1, 2]}, {"name": "mlp", "layers": 2}, "curriculum.layers.times", "begin with 0"),
+        ({}, "logistic", "curriculum.layers.order", "no blocks before its head"),
+    ],
+)
+def test_openings_that_do_not_suit_the_model_are_refused(
+    layers: dict[str, Any], model: Any, path: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        experiment(tmp_path, {"layers": layers}, model=model)
+    assert [fault.path for fault in caught.value.errors] == [path]
+
+
+def test_openings_are_around_the_algorithm_and_inside_the_other_curricula(tmp_path: Path) -> None:
+    layers = {"order": "anti", "times": [0, 3]}
+    model = {"name": "mlp", "layers": 2}
+    made = experiment(tmp_path, {"layers": layers, "data": {}}, model=model).algorithm
+    assert isinstance(made, DataCurriculum)
+    assert isinstance(made.base, LayerCurriculum)
+    assert (made.base.order, made.base.times) == ("anti", (0, 3))
+    even = experiment(tmp_path, {"layers": {"times": "even"}}, model=model).algorithm
+    assert even.depends_on_num_rounds()
