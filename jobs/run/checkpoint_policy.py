@@ -50,6 +50,9 @@ def _select_deciding_values(spec: JobSpec) -> dict[str, Any]:
     if spec.evaluation.validation:
         # The validation set is taken away before the partition is made.
         data["validation"] = spec.evaluation.validation
+    if spec.evaluation.dissimilarity:
+        # The server state holds the value.
+        data["dissimilarity"] = True
     if (average := spec.evaluation.average) is not None:
         # The server state holds the average.
         data["average"] = average.model_dump(mode="json", exclude_none=True)

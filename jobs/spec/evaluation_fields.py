@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
 from fedsim.learning_tasks.metrics import MetricName
 from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
@@ -52,6 +52,9 @@ class Evaluation(Section):
         description="when to score each client's personal model; auto: in every scored round, but only "
         "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
         "round, and only if the algorithm has no global model",
+    )
+    dissimilarity: Annotated[bool, Strict()] = Field(
+        default=False, description="record how much the clients' updates of a round disagree"
     )
     average: ModelAverage | None = Field(
         default=None,

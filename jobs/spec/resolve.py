@@ -16,6 +16,7 @@ from fedsim.data.places import DataRoots
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import stack_size_by_model
+from fedsim.engine.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_net
@@ -292,6 +293,8 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)
+    if spec.evaluation.dissimilarity:
+        algorithm = UpdateDissimilarity(base=algorithm)
     if (average := spec.evaluation.average) is not None:
         algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
     return algorithm

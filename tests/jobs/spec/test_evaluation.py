@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedsim.engine.model_averaging import ModelAveraging
+from fedsim.engine.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
@@ -62,3 +63,13 @@ def test_a_run_goes_on_only_with_the_same_average() -> None:
     plain, averaged = describe_experiment(averaging(None)), describe_experiment(averaging({"last": 5}))
     assert plain != averaged != describe_experiment(averaging({"last": 6}))
     assert plain == describe_experiment(parse_spec({"algorithm": "fedavg", "evaluation": {"every": 2}}))
+
+
+def test_dissimilarity_is_around_all_but_the_average() -> None:
+    spec = averaging({"last": 5})
+    section = {"average": {"last": 5}, "dissimilarity": True}
+    both = parse_spec({"algorithm": "fedavg", "evaluation": section})
+    made = make_algorithm(both)
+    assert isinstance(made, ModelAveraging)
+    assert isinstance(made.base, UpdateDissimilarity)
+    assert describe_experiment(both) == {**describe_experiment(spec), "dissimilarity": True}
