@@ -31,6 +31,7 @@ from fedsim.algorithms.distillation.fedkd import FedKD
 from fedsim.algorithms.distillation.kt_pfl import KTpFL
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.algorithms.generators.fedcl import FedCL
+from fedsim.algorithms.generators.fedcl_code import FedCLCode
 from fedsim.algorithms.generators.fedgen import FedGen
 from fedsim.algorithms.generators.kdia import KDIA
 from fedsim.algorithms.personalized.apfl import APFL
@@ -68,6 +69,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "fedavgm": FedAvgM,
     "fedbn": FedBN,
     "fedcl": FedCL,
+    "fedcl_code": FedCLCode,
     "fedcog": FedCOG,
     "feddc": FedDC,
     "feddf": FedDF,
@@ -139,6 +141,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedCL",
+    "FedCLCode",
     "FedCOG",
     "FedDC",
     "FedDF",

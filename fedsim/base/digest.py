@@ -14,9 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NOT_IN_DIGEST = {"digest": False}
+"""Metadata of a dataclass field that only describes a round, and that no later round reads."""
+
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a state: its names, shapes, number types and bits, in a fixed order.
+
+    Fields with the metadata `NOT_IN_DIGEST` are left out.
 
     Args:
         value: a `ServerState`, or a tree, list, tensor, number, string or None.
@@ -88,7 +93,8 @@ def _array(sha: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
 
 def _update_hash(sha: Any, value: Any) -> None:
     if is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
+        hashed = (f.name for f in fields(value) if f.metadata.get("digest", True))
+        value = {name: getattr(value, name) for name in hashed}
     if isinstance(value, Tensor):
         value = _array(sha, value.detach().cpu().contiguous())
     if isinstance(value, np.ndarray):

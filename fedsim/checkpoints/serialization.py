@@ -144,12 +144,15 @@ def _rebuild_dataclass(inside: Mapping[str, Skeleton], tensors: Tensors, templat
     if not is_dataclass(template) or isinstance(template, type):
         raise ValueError(f"holds a state with {', '.join(inside)} where there is now {template!r:.100}")
     names = {f.name for f in fields(template)}
-    if names != set(inside):
+    # A field that is in no digest only describes a round: older checkpoints may lack it.
+    needed = {f.name for f in fields(template) if f.metadata.get("digest", True)}
+    if not needed <= set(inside) <= names:
         kind = type(template).__name__
         raise ValueError(f"holds a state with {sorted(inside)}, and {kind} has {sorted(names)}")
     made = object.__new__(type(template))
-    for name, item in inside.items():
-        object.__setattr__(made, name, _value(item, tensors, getattr(template, name)))
+    for name in names:
+        held = getattr(template, name)
+        object.__setattr__(made, name, _value(inside[name], tensors, held) if name in inside else held)
     return made
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,7 @@ class Population:
         dataset: the training examples of all clients, and the test set.
         partition: the training examples of each client.
         tests: the test examples of each client's personal evaluation; None for the whole test set.
+        more_tests: further test examples of each client, by the name of their convention; values as `tests`.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         settings: the settings of the run.
         public: labelled examples that no client holds, for algorithms with a public set; None for none.
@@ -51,6 +52,7 @@ class Population:
     validation: Examples | None = None
     difficulty: NDArray[np.float32] | None = None
     tests: Partition | None = None
+    more_tests: Mapping[str, Partition | None] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
 
     @cached_property
@@ -88,15 +90,19 @@ class Population:
         """Return the number of local steps of this client in a round."""
         return self.settings.local.steps_for(self.partition.size(client))
 
-    def num_tests(self, client: int) -> int:
-        """Return the number of test examples in this client's personal evaluation."""
-        return len(self.dataset.test) if self.tests is None else self.tests.size(client)
+    def list_test_conventions(self) -> tuple[str, ...]:
+        """Return the names under which `test_positions` has test examples; "" is that of `tests`."""
+        return ("", *self.more_tests)
 
-    def test_positions(self, client: int) -> Positions:
+    def num_tests(self, client: int, convention: str = "") -> int:
+        """Return the number of test examples in this client's personal evaluation."""
+        tests = self.more_tests[convention] if convention else self.tests
+        return len(self.dataset.test) if tests is None else tests.size(client)
+
+    def test_positions(self, client: int, convention: str = "") -> Positions:
         """Return the positions of the test examples in this client's personal evaluation."""
-        return (
-            np.arange(len(self.dataset.test)) if self.tests is None else self.tests.client_positions(client)
-        )
+        tests = self.more_tests[convention] if convention else self.tests
+        return np.arange(len(self.dataset.test)) if tests is None else tests.client_positions(client)
 
 
 class TaskLoader:

@@ -234,6 +234,14 @@ class PersonalModels:
         """
         return self.initial_params(ctx, task)  # type: ignore[attr-defined, no-any-return]
 
+    def personalize_before(self, ctx: Context, task: ClientTask) -> Tree | None:
+        """The model before the last stage of `personalize`; None if it has one stage, or if clients tune.
+
+        It is for methods whose clients train on their own examples and then on others', or the other way
+        round. Both models are scored. The arguments are those of `personalize`.
+        """
+        return None
+
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """Outputs of a model that `personalize` returned, such as logits `[batch, classes]`."""
         return ctx.net(model, x)

@@ -34,6 +34,7 @@ class Context:
         nets: the architectures; client k has `nets[k % len(nets)]`.
         architecture: the index of `net` among them.
         public: the public set on this device; None where the run has none.
+        frozen: keys that no local step of this round changes.
         device: where the server trains (`ServerTraining`); clients may train elsewhere.
     """
 
@@ -50,6 +51,7 @@ class Context:
     nets: tuple[Net, ...]
     architecture: int = 0
     public: PublicSet | None = None
+    frozen: frozenset[str] = frozenset()
     device: torch.device = CPU
 
     @property

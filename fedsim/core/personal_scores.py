@@ -57,6 +57,7 @@ class PersonalScores:
         failed: the clients whose code raised an error, in ascending order; they have no row.
         untested: number of clients without test examples.
         bytes_down: simulated bytes that the server sent to the clients for the evaluation.
+        more: the scores of the same models by further test conventions, by name.
     """
 
     clients: Whole = field(default_factory=_none)
@@ -71,6 +72,7 @@ class PersonalScores:
     failed: tuple[int, ...] = ()
     untested: int = 0
     bytes_down: int = 0
+    more: Mapping[str, PersonalScores] = field(default_factory=dict)
 
     def accuracies(self) -> Real:
         """Return each client's share of correct predictions, float64 `[n]`."""
@@ -80,7 +82,8 @@ class PersonalScores:
         """Return the metrics for the round's record.
 
         They are those of `summarise_scores`, and the numbers of evaluated and of untested clients. If the
-        clients fine-tuned, the scores before it have the suffix `_before`.
+        clients fine-tuned, the scores before it have the suffix `_before`. Those of a further convention are
+        named by it, such as `personal_global_accuracy_mean`.
         """
         found = summarise_scores(self.tests, self.correct, self.loss, self.states, self.scorer)
         if self.before_correct is not None and self.before_loss is not None:
@@ -89,19 +92,31 @@ class PersonalScores:
             found |= {f"{name}_before": value for name, value in before.items()}
         if found:
             found |= {"personal_clients": len(self.clients), "personal_untested": self.untested}
+        for convention, scores in self.more.items():
+            named = {name.removeprefix("personal_"): value for name, value in scores.metrics().items()}
+            named.pop("untested", None)
+            found |= {f"personal_{convention}_{name}": value for name, value in named.items()}
         return found
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per client: client, tests, correct, loss (the mean).
 
         Instead of `correct` there are other metrics where the run has these. If the clients fine-tuned, a row
-        also has the scores before, such as correct_before and loss_before.
+        also has the scores before, such as correct_before and loss_before. Columns of a further convention
+        are named by it, such as correct_global; they are empty for a client without such test examples.
         """
         columns: dict[str, list[Any]] = {"client": self.clients.tolist(), "tests": self.tests.tolist()}
         columns |= self._list_columns(self.correct, self.loss, self.states)
         if self.before_correct is not None and self.before_loss is not None:
             before = self._list_columns(self.before_correct, self.before_loss, self.before_states)
             columns |= {f"{name}_before": values for name, values in before.items()}
+        for convention, scores in self.more.items():
+            rows = {row.pop("client"): row for row in scores.rows()}
+            names = next(iter(rows.values()), {})
+            columns |= {
+                f"{name}_{convention}": [rows.get(client, {}).get(name, "") for client in columns["client"]]
+                for name in names
+            }
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _list_columns(self, correct: Whole, loss: Real, states: States) -> dict[str, list[Any]]:
@@ -191,8 +206,10 @@ def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalS
     received = sum(part.bytes_down for part in every)
     some = [part for part in every if len(part.clients)]
     failed = tuple(sorted(client for part in every for client in part.failed))
+    conventions = dict.fromkeys(name for part in every for name in part.more)
+    more = {name: join_scores(part.more[name] for part in every if name in part.more) for name in conventions}
     if not some:
-        return PersonalScores(failed=failed, untested=untested, bytes_down=received)
+        return PersonalScores(failed=failed, untested=untested, bytes_down=received, more=more)
     order = np.argsort(np.concatenate([part.clients for part in some]), kind="stable")
 
     def column(name: str) -> Any:
@@ -212,6 +229,7 @@ def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalS
         failed=failed,
         untested=untested,
         bytes_down=received,
+        more=more,
     )
 
 

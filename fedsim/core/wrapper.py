@@ -130,6 +130,7 @@ class Wrapper(
     broadcast_personal = _forward("broadcast_personal")
     plan_tuning = _forward("plan_tuning")
     personalize = _forward("personalize")
+    personalize_before = _forward("personalize_before")
     predict_personal = _forward("predict_personal")
 
 

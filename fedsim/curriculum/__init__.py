@@ -2,6 +2,7 @@
 
 from fedsim.curriculum.clients import ClientCurriculum, ClientCurriculumState, age_losses
 from fedsim.curriculum.data import DataCurriculum
+from fedsim.curriculum.layers import LayerCurriculum
 from fedsim.curriculum.pacing import FAMILIES, count_open
 from fedsim.curriculum.plateau import PlateauDecay, PlateauState
 from fedsim.curriculum.scores import RULES, judge_examples, rank_by_easiness
@@ -12,6 +13,7 @@ __all__ = [
     "ClientCurriculum",
     "ClientCurriculumState",
     "DataCurriculum",
+    "LayerCurriculum",
     "PlateauDecay",
     "PlateauState",
     "age_losses",

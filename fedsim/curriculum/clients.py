@@ -21,7 +21,9 @@ Wire:
 Deviations: pacing is corrected (see `pacing`), and never opens fewer clients than a cohort has. The paper
 divides the open clients into mini-batches. By default one mini-batch drawn at random from them is the
 round's cohort, at the cost of the base algorithm. With `batches: all` all of them take part, one mini-batch a
-round, before clients are ranked again. There is no survey while all clients are open. `kept` scores are
+round, before clients are ranked again; with `pace: outer` T counts these rankings, as the paper, and not
+the rounds of the run. With `batches: together` the K(t) open clients are one cohort, whose mean is the next
+model: participation grows, as in Fig. 5. There is no survey while all clients are open. `kept` scores are
 fedsim's, for large federations: a client has its last known loss, which moves with age towards the mean of
 all known losses; a client without a loss has that mean. A surveyed client of the cohort is charged the global
 model twice, with the survey and with the broadcast, though both are the same.
@@ -47,7 +49,7 @@ from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
-from fedsim.curriculum.pacing import Family, count_open
+from fedsim.curriculum.pacing import Family, count_open, plan_outer_rounds
 from fedsim.curriculum.scores import Order, rank_by_easiness
 from fedsim.samplers import CohortSampling
 from fedsim.training.losses import measure_losses
@@ -80,10 +82,14 @@ class ClientCurriculum(StatefulWrapper):
         order: `curriculum` (small loss first), `anti` (large loss first), or `random`.
         scores: `all` asks every client before each round; `kept` uses the losses that cohorts sent.
         half_life: rounds after which a kept loss has moved half the way to the mean, for `kept`.
-        batches: `one` mini-batch of the open clients before they are ranked again, or `all` of them.
+        batches: `one` mini-batch of the open clients before they are ranked again, or `all` of them, or all
+            `together` as one cohort.
+        pace: T of the pacing: the `rounds` of the run, or with `batches: all` the `outer` rounds, in each of
+            which all mini-batches of the open clients take part.
 
     Raises:
-        ValueError: if the base algorithm chooses its clients itself, but by a `CohortSampling`.
+        ValueError: if the base algorithm chooses its clients itself, but by a `CohortSampling`; or if `pace`
+            is `outer` without `batches: all`.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting})
@@ -94,12 +100,16 @@ class ClientCurriculum(StatefulWrapper):
     order: Order = "curriculum"
     scores: Literal["all", "kept"] = "all"
     half_life: Annotated[float, Range(above=0)] = 10.0
-    batches: Literal["one", "all"] = "one"
+    batches: Literal["one", "all", "together"] = "one"
+    pace: Literal["rounds", "outer"] = "rounds"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._sampling is not None and self.batches == "all":
-            raise ValueError("with batches='all' every open client takes part; remove the sampler")
+        if self._sampling is not None and self.batches != "one":
+            message = f"with batches={self.batches!r} every open client takes part; remove the sampler"
+            raise ValueError(message)
+        if self.pace == "outer" and self.batches != "all":
+            raise ValueError("pace='outer' needs batches='all'")
         chooses = any(capability(self.base, kind) is not None for kind in (CohortSelection, ClientSurvey))
         if self._sampling is None and chooses:
             name = type(self.base).__name__
@@ -149,7 +159,12 @@ class ClientCurriculum(StatefulWrapper):
 
     def count_open_clients(self, ctx: Context) -> int:
         """K(t): the number of open clients in this round."""
-        now = np.array([ctx.round / ctx.rounds])
+        done = ctx.round / ctx.rounds
+        if self.pace == "outer":
+            how = (self.pacing, self.a, self.b, ctx.num_clients)
+            starts = plan_outer_rounds(*how, ctx.cohort_size, ctx.rounds)
+            done = int(np.searchsorted(starts, ctx.round, "right") - 1) / len(starts)
+        now = np.array([done])
         return int(count_open(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
 
     def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
@@ -180,9 +195,11 @@ class ClientCurriculum(StatefulWrapper):
         return replace(state, base=self._sampling.keep_scores(ctx, state.base, asked, theirs))
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
-        """A mini-batch of the open clients: drawn at random from all of them, or the next in the queue."""
+        """A mini-batch of the open clients, drawn at random or the next in the queue; or all open clients."""
         if self.batches == "all":
             return sorted(self._waiting_clients(ctx, state)[: ctx.cohort_size].tolist())
+        if self.batches == "together":
+            return sorted(self._list_open_clients(ctx, state).tolist())
         ready = np.sort(self._list_open_clients(ctx, state))
         if self._sampling is not None:
             return self._sampling.select_among(ctx, state.base, ready, rng)

@@ -9,6 +9,7 @@ family is N from the start (its fraction is divided by itself).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -55,3 +56,41 @@ def count_open(
     counts: NDArray[np.int64] = np.floor(np.round(total * share, 6)).astype(np.int64)
     counts.clip(min(least, total), total, out=counts)
     return counts
+
+
+@lru_cache(maxsize=16)
+def plan_outer_rounds(
+    family: Family, a: float, b: float, total: int, size: int, rounds: int
+) -> NDArray[np.int64]:
+    """The first round of each outer round, in which the mini-batches of all open items take part one by one.
+
+    With T outer rounds, outer round t has g(t / T) open items, in mini-batches of `size`. T is the largest
+    number whose mini-batches fit into the rounds; the last outer round lasts until the end.
+
+    Args:
+        family: f.
+        a: share of the time after which all items are open.
+        b: share of the items that is open at first.
+        total: N.
+        size: items of a mini-batch, and the least number of open items.
+        rounds: of the run, each with one mini-batch.
+
+    Returns:
+        int64 `[T]`, from 0.
+
+    Example:
+        Ten clients in mini-batches of two, 2, 6, 10 and 10 of them open: 1 + 3 + 5 + 5 rounds.
+
+        >>> plan_outer_rounds("linear", 0.5, 0.2, 10, 2, 14)
+        array([0, 1, 4, 9])
+    """
+
+    def count_batches(outer: int) -> NDArray[np.int64]:
+        return -(-count_open(family, a, b, total, np.arange(outer) / outer, size) // size)
+
+    least, most = 1, rounds
+    while least < most:
+        middle = (least + most + 1) // 2
+        fits = int(count_batches(middle).sum()) <= rounds
+        least, most = (middle, most) if fits else (least, middle - 1)
+    return np.concatenate([[0], np.cumsum(count_batches(least))[:-1]]).astype(np.int64)

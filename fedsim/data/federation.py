@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Federation:
         train: each client's training examples.
         tests: each client's test examples, positions in `dataset.test`; None if all clients are tested on the
             whole test set.
+        more_tests: the same by further conventions, by name.
         public: labelled examples for the server and all clients, which no client holds.
     """
 
@@ -34,6 +36,7 @@ class Federation:
     train: Partition
     tests: Partition | None = None
     public: Examples | None = None
+    more_tests: Mapping[str, Partition | None] = field(default_factory=dict)
 
 
 def make_federation(
@@ -45,6 +48,7 @@ def make_federation(
     public: float = 0.0,
     tests: str = "global",
     test_share: float = 0.25,
+    more_tests: Sequence[str] = (),
     losses: Array | None = None,
     places: DataRoots = NO_ROOTS,
     **given: Any,
@@ -59,6 +63,7 @@ def make_federation(
         public: share of the data that becomes the public set.
         tests: a name in `CONVENTIONS`.
         test_share: share of each client's examples, with the convention `merged`.
+        more_tests: further conventions of test examples, which do not change the training examples.
         losses: an expert's loss of each training example; for the kind `difficulty`.
         places: the data roots; for the kind `file`.
         given: the partition's parameters.
@@ -77,8 +82,13 @@ def make_federation(
         >>> len(federation.tests.indices) == len(federation.dataset.test)
         True
     """
-    if tests not in CONVENTIONS:
-        raise make_spec_error("tests", tests, "there is no such convention", suggest_name(tests, CONVENTIONS))
+    for name in (tests, *more_tests):
+        if name not in CONVENTIONS:
+            hint = suggest_name(name, CONVENTIONS)
+            raise make_spec_error("tests", name, "there is no such convention", hint)
+    if "merged" in more_tests:
+        message = "changes the clients' training examples"
+        raise make_spec_error("more_tests", "merged", message, "take it as the first convention")
     dataset, taken = take_public(dataset, public, seed)
     if tests == "merged":
         dataset = merge_tests(dataset)
@@ -96,8 +106,16 @@ def make_federation(
         places=places,
         **given,
     )
+    made = _share_tests(Federation(dataset, partition, None, taken), tests, seed, test_share)
+    more = {name: _share_tests(made, name, seed).tests for name in more_tests}
+    return replace(made, more_tests=more)
+
+
+def _share_tests(made: Federation, tests: str, seed: int, share: float = 0.0) -> Federation:
+    """Return the federation with the clients' test examples by a convention."""
+    dataset, partition, taken = made.dataset, made.train, made.public
     if tests == "global":
-        return Federation(dataset, partition, None, taken)
+        return replace(made, tests=None)
     if isinstance(partition, SampledPartition):
         raise make_spec_error(
             "tests", tests, "does not work with clients that draw from the whole set", "use 'global'"
@@ -108,7 +126,7 @@ def make_federation(
             "tests", tests, message, f"use one of {', '.join(list_conventions(dataset.task))}"
         )
     if tests == "merged":
-        made = Federation(*split_clients(dataset, partition, seed, test_share), taken)
+        made = Federation(*split_clients(dataset, partition, seed, share), taken)
     else:
         made = Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
     return _require_tests(made, tests)

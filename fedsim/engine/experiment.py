@@ -41,6 +41,7 @@ class Experiment:
         initial: the weights from which each of the models begins, None for its own initialisers; () for none.
         tests: where each client's test examples come from: a name in `fedsim.data.CONVENTIONS`.
         test_share: share of each client's examples that are test examples, if `tests` is `merged`.
+        more_tests: further conventions, by which the personal models are scored as well.
         public: share of the data that becomes the labelled public set; it is removed first.
         validation: share of the rest that becomes the validation set, which selects the final model.
         roots: folders to search for data.
@@ -67,6 +68,7 @@ class Experiment:
     initial: tuple[InitialWeights | None, ...] = ()
     tests: str = "global"
     test_share: float = 0.25
+    more_tests: tuple[str, ...] = ()
     public: float = 0.0
     validation: float = 0.0
     roots: tuple[Path, ...] = ()
@@ -117,6 +119,7 @@ class Experiment:
             seed=self.settings.seed,
             tests=self.tests,
             test_share=self.test_share,
+            more_tests=self.more_tests,
             losses=losses,
             places=places,
             **dealing,
@@ -132,6 +135,7 @@ class Experiment:
             dataset=shared.dataset,
             partition=shared.train,
             tests=shared.tests,
+            more_tests=shared.more_tests,
             public=public,
             validation=validation,
             nets=nets,

@@ -15,6 +15,7 @@ from fedsim.base import rng, tree, wire
 from fedsim.base.precision import use_precision
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
+from fedsim.clients.sampling import Positions
 from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.error_attribution import attribute_server_errors
@@ -31,19 +32,25 @@ BACKWARD = 3
 
 
 class ClientScores(NamedTuple):
-    """One client's scores: of its personal model, and of the model before fine-tuning, if any."""
+    """One client's scores, by test convention; those without test examples of the client are missing.
+
+    Attributes:
+        client: its number.
+        final: of its personal model.
+        before: of the model before fine-tuning, or before the last stage; {} if there is no such model.
+    """
 
     client: int
-    score: Score
-    before_tuning: Score | None
+    final: Mapping[str, Score]
+    before: Mapping[str, Score]
 
 
 class TestedClients(NamedTuple):
     """The clients of a personal evaluation.
 
     Attributes:
-        clients: the clients with test examples, in ascending order.
-        untested: number of requested clients without test examples.
+        clients: the clients with test examples of any convention, in ascending order.
+        untested: number of requested clients without test examples of the first convention.
     """
 
     clients: list[int]
@@ -53,8 +60,9 @@ class TestedClients(NamedTuple):
 def select_tested_clients(population: Population, clients: Iterable[int] | None) -> TestedClients:
     """Select the clients with test examples, from these clients or by default from all."""
     asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
-    tested = [client for client in asked if population.num_tests(client)]
-    return TestedClients(tested, len(asked) - len(tested))
+    conventions = population.list_test_conventions()
+    tested = [k for k in asked if any(population.num_tests(k, each) for each in conventions)]
+    return TestedClients(tested, sum(not population.num_tests(client) for client in asked))
 
 
 def has_tuning(algorithm: Algorithm, ctx: Context) -> bool:
@@ -66,10 +74,8 @@ def has_tuning(algorithm: Algorithm, ctx: Context) -> bool:
 
 def personal_evaluation_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
     """Estimate the work of evaluating this client's personal model, in forward passes of one example."""
-    tuning, tests = (
-        personal_models(algorithm).plan_tuning(ctx.for_client(client)),
-        population.num_tests(client),
-    )
+    tuning = personal_models(algorithm).plan_tuning(ctx.for_client(client))
+    tests = sum(population.num_tests(client, each) for each in population.list_test_conventions())
     if tuning is None:
         return tests
     return 2 * tests + BACKWARD * client_work(tuning, population.partition.size(client)).examples
@@ -110,19 +116,24 @@ def evaluate_personal_models(
                 failed.append(client)
             else:
                 rows.append(row)
-    return replace(_table(rows, worker.population.scorer), failed=tuple(failed), bytes_down=received)
+    table = partial(_make_table, rows, worker.population.scorer)
+    more = {name: table(name) for name in worker.population.more_tests}
+    return replace(table(""), more=more, failed=tuple(failed), bytes_down=received)
 
 
-def _table(rows: Sequence[ClientScores], scorer: Scorer) -> PersonalScores:
-    before = [row.before_tuning for row in rows if row.before_tuning is not None]
+def _make_table(rows: Sequence[ClientScores], scorer: Scorer, convention: str) -> PersonalScores:
+    """Return the scores of one test convention, of the clients that have test examples of it."""
+    mine = [row for row in rows if convention in row.final]
+    scores = [row.final[convention] for row in mine]
+    before = [row.before[convention] for row in mine if convention in row.before]
     return PersonalScores(
-        clients=np.array([row.client for row in rows], np.int64),
-        tests=np.array([row.score.examples for row in rows], np.int64),
-        correct=np.array([row.score.correct for row in rows], np.int64),
-        loss=np.array([row.score.loss for row in rows], np.float64),
+        clients=np.array([row.client for row in mine], np.int64),
+        tests=np.array([score.examples for score in scores], np.int64),
+        correct=np.array([score.correct for score in scores], np.int64),
+        loss=np.array([score.loss for score in scores], np.float64),
         before_correct=np.array([score.correct for score in before], np.int64) if before else None,
         before_loss=np.array([score.loss for score in before], np.float64) if before else None,
-        states=_collect_states([row.score for row in rows]),
+        states=_collect_states(scores),
         before_states=_collect_states(before),
         scorer=scorer,
     )
@@ -153,22 +164,38 @@ def _score_client(
     task = loader.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, client_state)
     tuning = personal_models(algorithm).plan_tuning(ctx)
     if tuning is None:
-        return ClientScores(client, _score_personal_model(worker, ctx, client, task), None)
+        early = personal_models(algorithm).personalize_before(ctx, task)
+        first = {} if early is None else _score_model(worker, ctx, client, early)
+        return ClientScores(client, _score_personal_model(worker, ctx, client, task), first)
     ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
     before = _score_personal_model(worker, ctx, client, task)
     task = task._replace(batches=loader.make_batches(algorithm, ctx, client, occasion="personal-"))
     return ClientScores(client, _score_personal_model(worker, ctx, client, task), before)
 
 
-def _score_personal_model(worker: Worker, ctx: Context, client: int, task: ClientTask) -> Score:
-    """Make the client's personal model from its task and score it on the client's test examples."""
+def _score_personal_model(worker: Worker, ctx: Context, client: int, task: ClientTask) -> dict[str, Score]:
+    """Make the client's personal model from its task and score it."""
     # Dropout may run even without local training, so its random stream does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
     random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
     with random, use_precision(ctx.local.precision, worker.device):
-        model = tree.map(tree.to_channels_last, personal_models(worker.algorithm).personalize(ctx, task))
-    personal = personal_models(worker.algorithm)
-    total, rows = NOTHING, worker.population.test_positions(client)
+        model = personal_models(worker.algorithm).personalize(ctx, task)
+    return _score_model(worker, ctx, client, model)
+
+
+def _score_model(worker: Worker, ctx: Context, client: int, model: Tree) -> dict[str, Score]:
+    """Score a model on the client's test examples of each convention."""
+    population, model = worker.population, tree.map(tree.to_channels_last, model)
+    return {
+        name: _score_on_rows(worker, ctx, model, population.test_positions(client, name))
+        for name in population.list_test_conventions()
+        if population.num_tests(client, name)
+    }
+
+
+def _score_on_rows(worker: Worker, ctx: Context, model: Tree, rows: Positions) -> Score:
+    """Score a personal model on these examples of the test set."""
+    personal, total = personal_models(worker.algorithm), NOTHING
     with torch.inference_mode():
         for start in range(0, len(rows), AT_ONCE):
             index = tree.wrap_array(rows[start : start + AT_ONCE])

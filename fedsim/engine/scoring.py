@@ -47,7 +47,7 @@ def is_personal_evaluation_due(
     """
     if policy != "auto":
         return policy == "always" or (policy == "last" and last)
-    if population.tests is None:
+    if all(tests is None for tests in (population.tests, *population.more_tests.values())):
         return last and not algorithm.deploys_models
     return last or not has_tuning(algorithm, ctx)
 

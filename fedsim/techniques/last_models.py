@@ -8,7 +8,7 @@ Sums are float64; their rounding errors decay as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import exp
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -54,6 +54,9 @@ POWERS_BY_KIND: Mapping[str, Mapping[str, Powers]] = {
 }
 """The sums of each kind of mean; the teacher is the mean of the means that they give."""
 
+EQUAL_POWERS: Mapping[str, Powers] = {"mean": Powers()}
+"""Weights of 1 for every client that took part and holds examples: FedCL's mean."""
+
 
 def client_weight(powers: Powers, age: Tensor, visits: Tensor, examples: Tensor) -> Tensor:
     """A client's weight, a float64 scalar before normalisation; 0 if it never took part or has no examples.
@@ -83,6 +86,48 @@ def make_client_part(
     """
     weight = client_weight(powers, age, visits, examples.to(visits.device))
     return {"model": {key: weight * value.double() for key, value in model.items()}, "mass": weight}
+
+
+def make_client_change(
+    kind: MeanKind | Mapping[str, Powers],
+    examples: Tensor,
+    now: tuple[Params, Tensor],
+    before: tuple[Params, Tensor, Tensor],
+) -> dict[str, Any]:
+    """The change of one client's part of the sums in a round in which it takes part.
+
+    Args:
+        kind: kind of mean.
+        examples: its number of examples.
+        now: the model that it has trained, and the number of its rounds, with this one.
+        before: the model that it trained before, the rounds since then, and the number of its rounds then.
+    """
+    (model, visits), (old, age, old_visits) = now, before
+    return {
+        name: tree.sub(
+            make_client_part(powers, model, 0 * age, visits, examples),
+            make_client_part(powers, old, age, old_visits, examples),
+        )
+        for name, powers in select_powers(kind).items()
+    }
+
+
+def make_new_part(kind: MeanKind | Mapping[str, Powers], model: Params, examples: Tensor) -> dict[str, Any]:
+    """The part of the sums of a client that takes part for the first time."""
+    once = torch.ones((), dtype=torch.int64, device=examples.device)
+    powers_by_name = select_powers(kind).items()
+    return {
+        name: make_client_part(powers, model, 0 * once, once, examples) for name, powers in powers_by_name
+    }
+
+
+def add_new_models(
+    kind: MeanKind | Mapping[str, Powers], sums: Tree, models: Iterable[tuple[Params, int]]
+) -> Tree:
+    """The sums with the parts of further models, each of a client with so many examples."""
+    for model, examples in models:
+        sums = tree.add(sums, make_new_part(kind, model, torch.tensor(examples)))
+    return sums
 
 
 def select_powers(kind: MeanKind | Mapping[str, Powers]) -> Mapping[str, Powers]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsim.base.digest import NOT_IN_DIGEST
 from fedsim.techniques.gaussian_mixtures import EXAMPLES_PER_COMPONENT, pool_draws, quantile
 
 LISTED_CLIENTS = 50
@@ -34,6 +35,7 @@ class PhaseState:
         threshold: difficulty that counts as learnt in it; NaN before the first report of difficulties.
         frozen: clients that have finished the phase, bool `[N]`.
         said: events of the last round, for its record.
+        lasted: rounds that the phase of the last round has lasted, with that round; 0 after the last phase.
     """
 
     phase: int = 0
@@ -41,6 +43,7 @@ class PhaseState:
     threshold: float = nan
     frozen: Tensor
     said: Mapping[str, Any] = field(default_factory=dict)
+    lasted: int = field(default=0, metadata=NOT_IN_DIGEST)
 
     @property
     def ready_clients(self) -> Tensor:
@@ -83,14 +86,14 @@ class Phases:
         """
         pool, level = pool_draws(draws), self.current_level(standing)
         if level is None:
-            return replace(standing, said=self._make_record(standing, standing, pool, None))
+            return replace(standing, said=self._make_record(standing, standing, pool, None), lasted=0)
         threshold = standing.threshold
         if isnan(threshold):
             threshold = quantile(pool, level)
         came = torch.tensor(clients, dtype=torch.int64)
         frozen = standing.frozen.clone()
         frozen[came[self.find_finished_clients(draws[came], threshold, torch.tensor(held))]] = True
-        now = replace(standing, threshold=threshold, frozen=frozen)
+        now = replace(standing, threshold=threshold, frozen=frozen, lasted=round + 1 - standing.began)
         left = self._reason_to_end(now, round)
         now = replace(now, said=self._make_record(now, standing, pool, left))
         return now if left is None else self._begin_next_phase(now, round, pool)

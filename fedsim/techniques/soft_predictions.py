@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedsim.base.tree import Tree
 from fedsim.techniques.soft_targets import LEAST_PROBABILITY
 
 Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
@@ -150,3 +151,23 @@ def add_prediction_noise(soft: Tensor, noise: Tensor, several_labels: bool = Fal
         return (soft + noise).clamp(0, 1)
     positive = (soft + noise).clamp(min=LEAST_PROBABILITY)  # above 0, so that a row has a sum
     return positive / positive.sum(-1, keepdim=True)
+
+
+def average_in_clusters(said: Tree, least: float) -> Tensor | None:
+    """The mean prediction of each cluster; that of all clients for a cluster of which no client came.
+
+    Args:
+        said: the clients' weighted means: `probabilities` `[clusters, n, classes]`, where every client has 0
+            in the rows of other clusters; `present` and `silent` `[clusters]`, the weights of the clients
+            that came, and of those without finite predictions.
+        least: weights below this are 0 but for rounding.
+
+    Returns:
+        `[clusters, n, classes]`; None if no client has finite predictions.
+    """
+    heard, total = said["present"] - said["silent"], said["probabilities"].sum(0)
+    if float(heard.sum()) < least:
+        return None
+    everybody = total / heard.sum()
+    pairs = zip(said["probabilities"], heard, strict=True)
+    return torch.stack([part / mass if float(mass) > least else everybody for part, mass in pairs])

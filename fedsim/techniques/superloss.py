@@ -13,8 +13,9 @@ e.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import e
+from math import e, isfinite
 
 import torch
 from torch import Tensor
@@ -28,18 +29,35 @@ NEAR = 0.02
 ITERATIONS = 5
 """Number of Halley's steps; each triples the number of correct digits, and the first guess has one or two."""
 
+KEPT = 0.9
+"""Factor of the old value in a running tau; SuperLoss's authors have it from batch to batch."""
+
+
+def advance_tau(tau: float, losses: Sequence[float], examples: Sequence[int]) -> float:
+    """The exponential mean of the loss after one more round: 0.9 tau + 0.1 the clients' mean loss.
+
+    Args:
+        tau: before the round.
+        losses: mean loss of each client, in nats; a loss that is not finite does not count.
+        examples: number of examples of each client, by which the losses are weighted.
+    """
+    sound = [(loss, n) for loss, n in zip(losses, examples, strict=True) if n and isfinite(loss)]
+    if not sound:
+        return tau
+    return KEPT * tau + (1 - KEPT) * sum(loss * n for loss, n in sound) / sum(n for _, n in sound)
+
 
 @dataclass(frozen=True)
 class SuperLoss:
     """The confidence-aware loss.
 
     Attributes:
-        tau: loss that separates easy from hard examples, in nats.
+        tau: loss that separates easy from hard examples, in nats; a number or a scalar tensor.
         strength: lambda, above 0: cost of a confidence other than 1. With a large one all examples have
             nearly the same weight.
     """
 
-    tau: float
+    tau: float | Tensor
     strength: float
 
     def confidence(self, losses: Tensor) -> Tensor:
@@ -50,6 +68,14 @@ class SuperLoss:
         """
         excess = (losses.detach().double() - self.tau) / self.strength
         return torch.exp(-lambert_w(excess.clamp(min=-2 / e) / 2)).to(losses.dtype)
+
+    def is_most_confident(self, losses: Tensor) -> Tensor:
+        """Whether each example is so easy that its confidence is the largest, e: l <= tau - 2 lambda / e.
+
+        Args:
+            losses: any shape.
+        """
+        return (losses.detach().double() - self.tau) / self.strength <= -2 / e
 
     def difficulty(self, losses: Tensor) -> Tensor:
         """(l - tau) sigma of each example (Eq. 6): small for an easy one.

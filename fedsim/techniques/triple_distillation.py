@@ -35,11 +35,13 @@ class TripleDistillation:
         alphas: weights of the cross-entropy and of the three divergences.
         strategy: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
+        tau_squared: whether the divergences are multiplied by the squared temperature.
     """
 
     alphas: tuple[float, float, float, float]
     strategy: Strategy = "triple"
     l_gd: GlobalTerm = "live"
+    tau_squared: bool = True
 
     def make_teachers(
         self, ctx: Context, client_state: Tree, said: Tensor, temperature: float
@@ -85,9 +87,10 @@ class TripleDistillation:
         several_labels: bool = False,
     ) -> dict[str, Tensor]:
         """The weighted terms of Eq. 4: `ce` and `kd`, and with these teachers `sd` and `gd`."""
+        factor = temperature**2 if self.tau_squared else 1.0
 
         def distance(teacher: Tensor) -> Tensor:
-            return temperature**2 * soft_target_loss(teacher, logits, temperature, several_labels)
+            return factor * soft_target_loss(teacher, logits, temperature, several_labels)
 
         parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
         label, first, second, third = self.alphas
@@ -102,7 +105,7 @@ class TripleDistillation:
         elif "past" in parts:
             pair = parts["global"], parts["past"]
             constant = compare_soft_predictions(*pair, temperature, several_labels)
-            found["gd"] = third * (temperature**2 * constant)
+            found["gd"] = third * (factor * constant)
         return found
 
     def update_client_state(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:

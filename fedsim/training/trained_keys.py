@@ -9,10 +9,8 @@ from fedsim.models.net import Params
 
 
 def list_moving_keys(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
-    """List the keys that train: those of the net, then others, each in their order."""
-    if trainable is None:
-        return list(ctx.net.parameters)
-    wanted = set(trainable)
+    """List the keys that train: those of the net, then others, each in their order; never frozen ones."""
+    wanted = set(ctx.net.parameters if trainable is None else trainable).difference(ctx.frozen)
     others = wanted.difference(ctx.net.keys)
     return [key for key in ctx.net.parameters if key in wanted] + [key for key in start if key in others]
 

@@ -31,14 +31,31 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     # Defaults are left out, so that runs from before these fields existed can go on.
     if spec.data.tests.kind == "global":
         del data["data"]["tests"]
+    else:
+        # Further kinds only score the models.
+        del data["data"]["tests"]["also"]
+    if spec.curriculum.clients is not None and spec.curriculum.clients.pace == "rounds":
+        del data["curriculum"]["clients"]["pace"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):
         if getattr(spec.local, field) == LocalSection.model_fields[field].default:
             del data["local"][field]
+    return data | _select_deciding_values(spec)
+
+
+def _select_deciding_values(spec: JobSpec) -> dict[str, Any]:
+    """Return the values on which a round depends, of the fields that may change otherwise."""
+    data = dict[str, Any]()
     if spec.evaluation.validation:
         # The validation set is taken away before the partition is made.
         data["validation"] = spec.evaluation.validation
+    if spec.evaluation.dissimilarity:
+        # The server state holds the value.
+        data["dissimilarity"] = True
+    if (average := spec.evaluation.average) is not None:
+        # The server state holds the average.
+        data["average"] = average.model_dump(mode="json", exclude_none=True)
     if spec.stop.patience:
         # The checkpoint holds the model of the round that is best by this metric.
         data["stop"] = {"metric": spec.stop.metric}

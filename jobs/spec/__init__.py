@@ -1,6 +1,7 @@
 """The spec of a job: its fields, its checks, and the experiment that is built from it."""
 
 from jobs.spec.curriculum_fields import Curriculum
+from jobs.spec.evaluation_fields import Evaluation
 from jobs.spec.fields import (
     MAX_CLIENTS,
     MAX_NAME,
@@ -9,7 +10,6 @@ from jobs.spec.fields import (
     Clients,
     ClientTests,
     Data,
-    Evaluation,
     LocalSection,
     PartitionSection,
     Public,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, Whole
+from jobs.spec.fields import Number, Section, Whole, make_fault
 
 
 class PacingSection(Section):
@@ -53,14 +53,38 @@ class ClientCurriculumSection(PacingSection):
         description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
-    batches: Literal["one", "all"] = Field(
-        default="one", description="cohorts drawn from the open clients before they are ranked again"
+    batches: Literal["one", "all", "together"] = Field(
+        default="one",
+        description="cohorts drawn from the open clients before they are ranked again; or all in one cohort",
     )
+    pace: Literal["rounds", "outer"] = Field(
+        default="rounds",
+        description="pace over the rounds of the run, or with batches: all over the rankings of the clients",
+    )
+
+    @model_validator(mode="after")
+    def _check_pace(self) -> ClientCurriculumSection:
+        if self.pace == "outer" and self.batches != "all":
+            message = f"has no meaning with batches: {self.batches}"
+            raise make_fault(message, "leave it out, or use batches: all", "pace")
+        return self
 
     @property
     def surveys_all_clients(self) -> bool:
         """Whether every client scores the model before a round; a random order needs no scores."""
         return self.scores == "all" and self.order != "random"
+
+
+class LayerCurriculumSection(Section):
+    """The rounds in which the blocks before the head open, around any algorithm."""
+
+    order: Literal["vanilla", "anti"] = Field(
+        default="vanilla", description="vanilla: from the input on; anti: from the head on"
+    )
+    times: tuple[Annotated[Whole, Field(ge=0)], ...] | Literal["even"] | None = Field(
+        default=None, description="the round of each opening; even: spread over the run; null: see every"
+    )
+    every: Whole = Field(default=100, ge=0, description="rounds between openings, if times is null")
 
 
 class Curriculum(Section):
@@ -70,6 +94,9 @@ class Curriculum(Section):
         default=None, description="the order of the examples in a client"
     )
     clients: ClientCurriculumSection | None = Field(default=None, description="the order of the clients")
+    layers: LayerCurriculumSection | None = Field(
+        default=None, description="the openings of the blocks before the head"
+    )
 
     @property
     def expert_epochs(self) -> int | None:

@@ -76,11 +76,13 @@ def find_task_faults(spec: JobSpec, task: str, *, tests_valid: bool = True) -> l
         task: of the data set, such as "classes" or "regression"; see `fedsim.data.Dataset`.
         tests_valid: whether `data.tests.kind` passed the checks so far.
     """
-    kind, dataset, faults = spec.data.tests.kind, spec.data.dataset.name, list[FieldError]()
-    asks, conventions = LEARNING_TASKS[task].asks, list_conventions(task)
-    if kind not in conventions and tests_valid:
-        hint = f"use one of {', '.join(conventions)}"
-        faults.append(FieldError("data.tests.kind", kind, f"{dataset} has {asks}", hint))
+    dataset, asks, conventions = spec.data.dataset.name, LEARNING_TASKS[task].asks, list_conventions(task)
+    hint, paths = f"use one of {', '.join(conventions)}", spec.data.tests.paths if tests_valid else {}
+    faults = [
+        FieldError(path, kind, f"{dataset} has {asks}", hint)
+        for kind, path in paths.items()
+        if kind not in conventions
+    ]
     algorithm = ALGORITHMS.get(spec.algorithm.name)
     if algorithm is not None and task not in algorithm.tasks:
         served = " or ".join(LEARNING_TASKS[name].asks for name in LEARNING_TASKS if name in algorithm.tasks)
@@ -160,9 +162,15 @@ def _make_too_many_clients_error(spec: JobSpec, examples: int) -> FieldError:
 
 def _find_client_test_faults(spec: JobSpec, files: FileFacts) -> list[FieldError]:
     """Find a convention for the clients' test sets that gives no client a test example."""
-    kind, clients = spec.data.tests.kind, spec.clients.total
+    paths = spec.data.tests.paths
+    found = (_find_kind_fault(spec, files, kind, path) for kind, path in paths.items())
+    return [fault for fault in found if fault is not None]
+
+
+def _find_kind_fault(spec: JobSpec, files: FileFacts, kind: str, path: str) -> FieldError | None:
+    clients = spec.clients.total
     if kind in ("global", "merged"):
-        return []
+        return None
     if not _count_tests_left(spec, files):
         message = f"{spec.data.dataset.name} has no test examples to share out"
         hint = "use kind: merged, or a data set with a test part (a test_share above 0)"
@@ -172,5 +180,5 @@ def _find_client_test_faults(spec: JobSpec, files: FileFacts) -> list[FieldError
         message += ", which is none"
         hint = f"use kind: matched or classes, or at most {most:,} clients"
     else:
-        return []
-    return [FieldError("data.tests.kind", kind, message, hint)]
+        return None
+    return FieldError(path, kind, message, hint)

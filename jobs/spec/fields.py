@@ -26,7 +26,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedsim.learning_tasks.metrics import MetricName
 from jobs.settings import JOB_ID
 
 MAX_ROUNDS = 100_000
@@ -136,6 +135,15 @@ def _expand_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
+def _expand_kinds(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return _expand_kind(value)
+    first = _expand_kind(value[0]) if value else None
+    if not isinstance(first, Mapping):
+        raise make_fault("is no list of kinds", "such as [matched, global]")
+    return {**first, "also": value[1:]}
+
+
 def _tag_one_or_several(value: Any) -> str:
     return "<several>" if isinstance(value, (list, tuple)) else "<one>"
 
@@ -174,16 +182,36 @@ class Public(Section):
     fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
-class ClientTests(Section):
-    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`."""
+TestKind = Literal["global", "labels", "matched", "classes", "merged"]
 
-    kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
+
+class ClientTests(Section):
+    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`.
+
+    A list, such as `[matched, global]`, is `{kind: matched, also: [global]}`.
+    """
+
+    kind: TestKind = Field(
         default="global",
         description="global: the whole test set for all clients; else test examples of each client's own",
     )
     share: Number = Field(
         default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
     )
+    also: tuple[TestKind, ...] = Field(
+        default=(), max_length=3, description="further kinds, by which the same models are scored as well"
+    )
+
+    @property
+    def kinds(self) -> tuple[TestKind, ...]:
+        """Return all kinds, the main one first."""
+        return (self.kind, *self.also)
+
+    @property
+    def paths(self) -> dict[TestKind, str]:
+        """Return the path of each kind in the spec."""
+        also = {kind: f"data.tests.also.{place}" for place, kind in enumerate(self.also)}
+        return {self.kind: "data.tests.kind", **also}
 
     @model_validator(mode="after")
     def _check_share(self) -> ClientTests:
@@ -191,6 +219,11 @@ class ClientTests(Section):
             raise make_fault(
                 f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
             )
+        if len(set(self.kinds)) < len(self.kinds):
+            raise make_fault("has a kind twice", "name each kind once", "also")
+        if "merged" in self.also or (self.kind == "merged" and set(self.also) - {"global"}):
+            message = "merged cuts the tests off the clients' own examples, so it stands alone or with global"
+            raise make_fault(message, "use [merged, global], or leave it out", "also")
         return self
 
 
@@ -202,8 +235,10 @@ class Data(Section):
         default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
         description="how the training examples are divided among the clients",
     )
-    tests: Annotated[ClientTests, BeforeValidator(_expand_kind, json_schema_input_type=str | ClientTests)] = (
-        Field(default=ClientTests(), description="the test examples of each client's personal model")
+    tests: Annotated[
+        ClientTests, BeforeValidator(_expand_kinds, json_schema_input_type=str | list[TestKind] | ClientTests)
+    ] = Field(
+        default=ClientTests(), description="the test examples of each client's personal model, or a list"
     )
     public: Public = Public()
     limit: Whole | None = Field(
@@ -273,29 +308,3 @@ class LocalSection(Section):
         if self.epochs is None and self.steps is None:
             raise make_fault("is null, and so is 'steps'", "give one of them", "epochs")
         return self
-
-
-class Evaluation(Section):
-    """When and how the models are scored."""
-
-    every: Whole = Field(
-        default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
-    )
-    validation: Number = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the training data for the validation set, which chooses the final model",
-    )
-    metrics: list[MetricName] | None = Field(
-        default=None,
-        min_length=1,
-        description="metrics of the models; by default those of the data: accuracy for classes and labels, "
-        "rmse for a regression, perplexity and accuracy for next tokens, mean_iou for segmentation",
-    )
-    personal: Literal["auto", "never", "last", "always"] = Field(
-        default="auto",
-        description="when to score each client's personal model; auto: in every scored round, but only "
-        "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
-        "round, and only if the algorithm has no global model",
-    )

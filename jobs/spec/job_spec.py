@@ -27,12 +27,12 @@ from jobs.spec.error_messages import (
     shorten_value,
     translate_errors,
 )
+from jobs.spec.evaluation_fields import Evaluation
 from jobs.spec.fields import (
     MAX_NAME,
     MAX_ROUNDS,
     Clients,
     Data,
-    Evaluation,
     LocalSection,
     ModelChoice,
     Name,

@@ -38,6 +38,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *find_stop_faults(spec),
         *_find_public_set_faults(spec),
         *_find_client_test_faults(spec),
+        *_find_average_faults(spec),
         *_find_model_faults(spec),
         *_find_tokenizer_faults(spec),
         *find_local_faults(spec),
@@ -68,8 +69,10 @@ def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     if sampler.surveys and not algorithm.deploys_models:
         message = f"{spec.algorithm.name} has no global model, and candidates report their loss under one"
         faults.append(FieldError(path, name, message, "use another sampler, such as oort"))
-    if spec.curriculum.clients is not None and spec.curriculum.clients.batches == "all":
-        message = "has no choice, because curriculum.clients.batches: all takes every open client"
+    curriculum = spec.curriculum.clients
+    if curriculum is not None and curriculum.batches != "one":
+        message = "has no choice, because curriculum.clients.batches: "
+        message += f"{curriculum.batches} takes every open client"
         faults.append(FieldError(path, name, message, "use batches: one"))
     if isinstance(sampler, PowerOfChoice) and not clients.cohort_size <= sampler.candidates <= clients.total:
         hint = f"from {clients.cohort_size:,}, the size of a cohort, to {clients.total:,}, all clients"
@@ -119,18 +122,29 @@ def make_public_set_error(spec: JobSpec, found: str) -> FieldError:
 
 def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
     """Find a convention for the clients' test sets that the partition or the expert excludes."""
-    kind, partition = spec.data.tests.kind, spec.data.partition.kind
-    if kind == "global":
+    partition, paths = spec.data.partition.kind, spec.data.tests.paths
+    own = [kind for kind in paths if kind != "global"]
+    if not own:
         return []
     entry, needs_expert = PARTITIONS.get(partition), spec.curriculum.expert_epochs is not None
     if entry is not None and entry.shares_examples:
         message = f"clients of a {partition} partition draw from the whole set"
-        return [FieldError("data.tests.kind", kind, message, "use kind: global")]
-    if kind == "merged" and (partition == "difficulty" or needs_expert):
+        return [FieldError(paths[kind], kind, message, "use kind: global") for kind in own]
+    if "merged" in own and (partition == "difficulty" or needs_expert):
         message = "an expert knows the training set only, and here clients hold test examples too"
         hint = "use kind: matched, or do without the expert"
-        return [FieldError("data.tests.kind", kind, message, hint)]
+        return [FieldError("data.tests.kind", "merged", message, hint)]
     return []
+
+
+def _find_average_faults(spec: JobSpec) -> list[FieldError]:
+    """Find an average of global models for an algorithm that has none."""
+    algorithm, average = ALGORITHMS.get(spec.algorithm.name), spec.evaluation.average
+    if average is None or algorithm is None or algorithm.deploys_models:
+        return []
+    value = average.model_dump(exclude_none=True)
+    message = f"{spec.algorithm.name} has no global model to average"
+    return [FieldError("evaluation.average", value, message, "leave it out, or choose another algorithm")]
 
 
 def _find_model_faults(spec: JobSpec) -> list[FieldError]:

@@ -10,11 +10,13 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, PlateauDecay
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum, PlateauDecay
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import stack_size_by_model
+from fedsim.engine.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_net
@@ -194,8 +196,17 @@ def _make_nets(
         else:
             nets.append(net)
             if algorithm is not None:
-                faults += prefix_paths("algorithm", algorithm.check_hyperparameters(net, spec.rounds))
+                faults += _find_net_faults(spec, algorithm, net)
     return nets, faults
+
+
+def _find_net_faults(spec: JobSpec, algorithm: Algorithm, net: Net) -> list[FieldError]:
+    """Find what does not suit a model: hyper-parameters, and the openings of its blocks."""
+    faults = prefix_paths("algorithm", algorithm.check_hyperparameters(net, spec.rounds))
+    if (layers := spec.curriculum.layers) is not None:
+        wrapper = LayerCurriculum(base=algorithm, **layers.model_dump())
+        faults += prefix_paths("curriculum.layers", wrapper.check_openings(net))
+    return faults
 
 
 def _advise_on_model(name: str) -> str:
@@ -248,6 +259,7 @@ def _build_experiment(
         initial=tuple(initial) if any(initial) else (),
         tests=spec.data.tests.kind,
         test_share=spec.data.tests.share,
+        more_tests=spec.data.tests.also,
         public=spec.data.public.fraction,
         roots=settings.data_roots,
         cache=settings.home / "cache",
@@ -266,9 +278,11 @@ def _build_experiment(
 
 
 def make_algorithm(spec: JobSpec) -> Algorithm:
-    """Make the spec's algorithm; a sampler, curricula, and a schedule that depends on results wrap it."""
+    """Make the spec's algorithm; a sampler, curricula, a schedule by results and an average wrap it."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
-    data, clients = spec.curriculum.data, spec.curriculum.clients
+    data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
+    if layers is not None:
+        algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
     sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
@@ -279,6 +293,10 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)
+    if spec.evaluation.dissimilarity:
+        algorithm = UpdateDissimilarity(base=algorithm)
+    if (average := spec.evaluation.average) is not None:
+        algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
     return algorithm
 
 

@@ -46,7 +46,10 @@ def find_stop_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_personal_faults(spec: JobSpec, metric: str) -> list[FieldError]:
-    if metric.removesuffix("_before") not in PERSONAL_METRICS:
+    plain = metric.removesuffix("_before")
+    for kind in spec.data.tests.also:
+        plain = plain.replace(f"personal_{kind}_", "personal_")
+    if plain not in PERSONAL_METRICS:
         hint = f"take one of {', '.join(PERSONAL_METRICS)}"
         return [_make_fault(metric, "is no measure of quality", hint)]
     if spec.evaluation.personal != "always":
@@ -61,6 +64,8 @@ def _list_known_metrics(spec: JobSpec, algorithm: type[Algorithm]) -> list[str]:
     models = ["global"] if algorithm.deploys_models else []
     if len(spec.models) > 1:
         models += [f"global_{number}" for number in range(len(spec.models))] if models else []
+    if spec.evaluation.average is not None:
+        models += [name.replace("global", "average") for name in models]
     sets = ["", "_validation"] if spec.evaluation.validation else [""]
     scores = [f"{model}{kind}_{what}" for model in models for kind in sets for what in ("accuracy", "loss")]
     return [*scores, "train_loss", *(["open_share"] if spec.curriculum.data else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -86,3 +86,12 @@ def test_actors_score_clients_as_the_reference_does(
         compare(ours, theirs)
     assert actor_group.restarts == 1
     assert told[-1] == 12
+
+
+def test_actors_score_by_several_conventions_as_the_reference_does(actor_group: ActorGroup) -> None:
+    population = replace(parted(clients=8, cohort_size=4), more_tests={"global": None})
+    pool = RayPool(TunedKeeper(), population, actor_group)
+    found = simulate(TunedKeeper(), population, pool, personal="always")
+    for ours, theirs in zip(found, reference(population), strict=True):
+        compare(ours, theirs)
+        assert "personal_global_accuracy_before" in ours.metrics

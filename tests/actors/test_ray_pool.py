@@ -30,6 +30,7 @@ from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, RunSettin
 from fedsim.data import Dataset, Examples
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
+from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
@@ -104,6 +105,12 @@ def test_digests_do_not_depend_on_the_pool(name: str, models: int, actor_group: 
     nets = make_net("mlp", hidden=12, **shape), make_net("logistic", **shape)
     population = replace(population, nets=nets[:models])
     agrees_with_serial(algorithm, population, RayPool(algorithm, population, actor_group))
+
+
+def test_an_average_of_models_does_not_depend_on_the_pool(actor_group: ActorGroup) -> None:
+    method, population = ModelAveraging(base=FedAvg(), last=2), federation(cohort_size=8, rounds=3)
+    results = agrees_with_serial(method, population, RayPool(method, population, actor_group))
+    assert "average_accuracy" in results[-1].metrics
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(5, marks=pytest.mark.slow)])

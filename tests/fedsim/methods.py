@@ -33,6 +33,10 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
         "samples": 8,
         "draws": 20,
     },
+    "fedcl_code": {
+        **{"generator_steps": 6, "generator_batch_size": 8, "generator_noise": 8, "samples": 8},
+        **{"alpha": 1.0, "beta": 1.0},  # six steps make no generator that deserves the weights of 10
+    },
     "fedad": {"server_epochs": 60, "server_batch_size": 20, "server_lr": 0.01, "lambda_att": 0.0},
     "fedkd": {"server_epochs": 60, "server_batch_size": 20, "server_lr": 0.01},
     "feddf": {"steps": 12, "batch_size": 12, "check_every": 4, "patience": 8, "lr": 0.003},

@@ -37,7 +37,7 @@ def run(algorithm: Algorithm) -> list[RoundResult]:
 
 
 def test_fedcl_learns_and_goes_through_its_phases() -> None:
-    plain, cohort, whole = run(FedAvg()), run(FedCL(selected_only=True)), run(FedCL())
+    plain, cohort, whole = run(FedAvg()), run(FedCL(average="cohort")), run(FedCL())
     accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, whole)]
     assert accuracy[1] > accuracy[0] > 0.5, accuracy
     assert accuracy[2] > accuracy[0] - 0.01, accuracy  # 0.034 above it was measured

@@ -33,7 +33,9 @@ other terms. With the paper's `unsent: zero` clients diverge; here entries that 
 evenly by default. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is
 chosen on examples that the client holds out. Under partial participation the weights are over the cohort. A
 client whose predictions are not finite is left out of the mean. All clients of an architecture start from one
-model. With several labels per example, a prediction is the probability of each label.
+model. Without `tau_squared` the divergences lack T_r^2 (1,600 at T_r = 40), which keeps their gradients as
+large as those of the cross-entropy; hence the default. `teachers: cluster` is fedsim's extension: the paper
+has one s^r for all clients. With several labels per example, a prediction is the probability of each label.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -42,12 +44,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.algorithms.distillation.ace_state import AceState
 from fedsim.base import tree, wire
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.privacy import Mechanism, NoiseKind, make_privacy_record
@@ -60,7 +63,6 @@ from fedsim.core import (
     Effort,
     ReducedUpdates,
     Reduction,
-    ServerState,
 )
 from fedsim.core.capabilities import (
     ClientInstructions,
@@ -81,6 +83,7 @@ from fedsim.techniques.soft_predictions import (
     Temperature,
     Unsent,
     add_prediction_noise,
+    average_in_clusters,
     top_k,
 )
 from fedsim.techniques.soft_targets import soften_logits
@@ -96,23 +99,6 @@ from fedsim.training.local_loop import LocalLoop, plain_loss, run_local_loop
 Weight = Annotated[float, Range(minimum=0)]
 NO_WEIGHT = 1e-9  # a sum of weights below this is 0 but for rounding
 MOST_LISTED_CLIENTS = 1000  # up to this many clients, the first round's record lists each one's cluster
-
-
-@dataclass(frozen=True, kw_only=True)
-class AceState(ServerState):
-    """The server state; the server has no model.
-
-    Attributes:
-        predictions: s^r, float32 `[public examples, classes]`; None at first, or if all clients diverged.
-        clusters: the cluster of each client, int64 `[N]`; None without clustering.
-        weights: the weight of each client in the mean, float64 `[N]`; None without clustering.
-        mean_emd: the mean distance between the clients of each cluster, from their reported distributions.
-    """
-
-    predictions: Tensor | None = None
-    clusters: Tensor | None = None
-    weights: Tensor | None = None
-    mean_emd: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +120,9 @@ class AcePFL(
         t0, k1, k2, r0, stage: constants of the curve, and the length of its stages.
         alpha1, alpha2, alpha3, alpha4: weights of the cross-entropy and of the three divergences.
         distillation: `single` has the first divergence alone, `double` the first two.
+        tau_squared: whether the divergences are multiplied by T_r^2, as in Eq. 4.
+        teachers: whose mean prediction a client learns from: that of `all` clients, as in the paper, or that
+            of its `cluster`, an extension.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
         eta2: learning rate on the public set; the rate on the client's own examples is `local.lr`.
         public_epochs, public_batch_size: passes over the public set in a round, and its batch size; null for
@@ -161,6 +150,8 @@ class AcePFL(
     alpha3: Weight = 0.2
     alpha4: Weight = 0.1
     distillation: Strategy = "triple"
+    tau_squared: bool = True
+    teachers: Literal["all", "cluster"] = "all"
     l_gd: GlobalTerm = "live"
     eta2: Positive = 0.015
     public_epochs: Count = 1
@@ -207,28 +198,45 @@ class AcePFL(
         """The clusters, and the weights of Eq. 3: the examples of a client's cluster, over its clients."""
         clusters = cluster_features(answers.distances, self.clusters, ctx.seed)
         weights = np.bincount(clusters, answers.sizes) / np.bincount(clusters)
+        emd = {
+            ground: tuple(mean_cluster_distances(answers.shares, clusters, ground))
+            for ground in get_args(Ground)
+        }
         return replace(
             state,
             clusters=torch.from_numpy(clusters),
             weights=torch.from_numpy(weights[clusters]),
-            mean_emd=tuple(mean_cluster_distances(answers.shares, clusters, self.ground)),
+            mean_emd=emd[self.ground],
+            emd_by_ground=emd,
         )
 
     def broadcast(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
-        """All clients' mean prediction of the last round."""
-        said = state.predictions
+        """All clients' mean prediction of the last round; nothing with teachers of the clusters."""
+        said = None if self.has_cluster_teachers() else state.predictions
         return {"predictions": {} if said is None else {"probabilities": said}}
 
     def instruct_client(self, ctx: Context, state: AceState, client: int) -> Mapping[str, Tree]:
-        """The client's weight; a real server applies it itself."""
-        return {} if state.weights is None else {"share": {"weight": state.weights[client]}}
+        """The client's weight, which a real server applies itself, and the mean prediction of its cluster."""
+        if state.weights is None or state.clusters is None:
+            return {}
+        share = {"weight": state.weights[client]}
+        if not self.has_cluster_teachers():
+            return {"share": share}
+        mine, count = int(state.clusters[client]), int(state.clusters.max()) + 1
+        sent = {"share": {**share, "cluster": torch.eye(count)[mine]}}
+        said = state.predictions
+        return sent if said is None else {**sent, "predictions": {"probabilities": said[mine]}}
+
+    def has_cluster_teachers(self) -> bool:
+        """Whether each cluster has a mean prediction of its own."""
+        return self.teachers == "cluster" and self.clustering != "none"
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """8 bytes for each entry of a prediction that is sent."""
         if name == "share" or not payload:
             return 0
         said: Tensor = payload["probabilities"]
-        return wire.PAIR_BYTES * said.shape[0] * min(self.top_k, said.shape[1])
+        return wire.PAIR_BYTES * said.shape[-2] * min(self.top_k, said.shape[-1])
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The examples of the client's cluster, divided by its clients; 1 without clustering."""
@@ -238,6 +246,10 @@ class AcePFL(
     def aggregate(self, ctx: Context, state: AceState, reduced: ReducedUpdates) -> AceState:
         """Eq. 3, over the clients with finite predictions."""
         said, several = reduced["predictions"], ctx.require_public_set().several_labels
+        if said and self.has_cluster_teachers():
+            means = average_in_clusters(said, NO_WEIGHT)
+            kept = None if means is None else top_k(means, self.top_k, self.unsent, several).float()
+            return replace(state, predictions=kept)
         heard = 1 - said["silent"] if said else 0.0  # exactly 1 if all clients have finite predictions
         if heard < NO_WEIGHT:
             return replace(state, predictions=None)
@@ -253,6 +265,7 @@ class AcePFL(
         said: dict[str, Any] = {"temperature": self.temperature(ctx)(ctx.round + 1)}
         if state.clusters is not None:
             said |= {"clusters": torch.bincount(state.clusters).tolist(), "mean_emd": list(state.mean_emd)}
+            said |= {f"mean_emd_{ground}": list(emd) for ground, emd in state.emd_by_ground.items()}
             if ctx.round == 0 and ctx.num_clients <= MOST_LISTED_CLIENTS:
                 said["cluster_of"] = state.clusters.tolist()
         labels = self._noise_mechanism(self.label_epsilon if self.clustering != "none" else None)
@@ -290,6 +303,13 @@ class AcePFL(
         said = self._predict_public_set(ctx, task, trained.params)
         sound = all_finite(said)
         prediction = {"probabilities": torch.where(sound, said, 0.0), "silent": (~sound).float()}
+        if self.has_cluster_teachers():
+            mine = task.instruction["share"]["cluster"]
+            prediction = {
+                "probabilities": mine[:, None, None] * prediction["probabilities"],
+                "silent": mine * prediction["silent"],
+                "present": mine,
+            }
         return ClientUpdate(
             {"predictions": prediction}, {**client_state, "model": trained.params}, metrics, trained.params
         )
@@ -316,7 +336,8 @@ class AcePFL(
             predictions.
         """
         model, client_state = self.initial_params(ctx, task), tree.drop(task.client_state, ("model",))
-        said = task.broadcast["predictions"].get("probabilities")
+        received = task.instruction.get("predictions", task.broadcast["predictions"])
+        said = received.get("probabilities")
         if said is None:
             return model, client_state, None
         size = self.public_batch_size or ctx.local.batch_size
@@ -335,7 +356,8 @@ class AcePFL(
     @property
     def _triple_distillation(self) -> TripleDistillation:
         alphas = (self.alpha1, self.alpha2, self.alpha3, self.alpha4)
-        return TripleDistillation(alphas=alphas, strategy=self.distillation, l_gd=self.l_gd)
+        terms = {"strategy": self.distillation, "l_gd": self.l_gd, "tau_squared": self.tau_squared}
+        return TripleDistillation(alphas=alphas, **terms)  # type: ignore[arg-type]
 
     def count_effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
         """The local steps, the predictions on the public set, and once there are predictions its steps."""
@@ -351,3 +373,7 @@ class AcePFL(
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The client's model after this round, with the distillation of this round's mean prediction."""
         return self._distil_predictions(ctx, task, ctx.round + 1)[0]
+
+    def personalize_before(self, ctx: Context, task: ClientTask) -> Tree:
+        """The client's model after its own examples, before the distillation."""
+        return self.initial_params(ctx, task)

@@ -9,13 +9,16 @@ Wire:
     down    params    the global model
             generator, labels  as in FedGen; labels are drawn from the clients' label distribution
             threshold the difficulty of the features that clients generate, one number; with the generator
+            tau       with `tau: running`, the loss that separates easy from hard examples, one number
     up      params    the trained model, MEAN
             labels    how many examples of each class the client holds, GATHER
-            difficulty  the mixture of its examples' difficulties, 3 L numbers, GATHER
+            difficulty  the mixture of its examples' difficulties, 3 L numbers, GATHER; with `tau: running`
+                      the mean loss of its examples as well
             heads     free: the head of its model, GATHER
-            sums      free: the change of the client's part of the mean of all last models, SUM
-    keeps   model, visits  the model that it trained last, and in how many rounds it took part
-    server  params, the sums, the draws from all mixtures, the phase, the label counts, the generator
+            sums      free: the client's part of the mean of last models, or the change of it, SUM
+            models    free: with `average: frozen` the trained model, GATHER
+    keeps   model, visits  with `average: all`: the model that it trained last, and in how many rounds it came
+    server  params, the sums, the draws from all mixtures, the phase, the label counts, the generator, tau
 
 A local step descends (Eq. 19) the mean SuperLoss of the batch and, from the second round on, alpha times the
 mean SuperLoss of as many generated features. After the last step the client fits a mixture of L Gaussians to
@@ -26,7 +29,14 @@ and the diversity loss. For the rules of frozen clients and of a phase's end, se
 `fedsim.techniques.learning_phases`. The new global model is the plain mean of the last models of all clients
 that ever took part (Eq. 21), as a running sum in O(K).
 
-Deviations: tau is log C, as in the public code, because the literal 10 gives every example below
+Deviations: Eq. 21 can be read as the mean of all clients' last models (`average: all`, the default, since its
+text sums over all K clients), or as that of the cohort and the frozen clients (`frozen`). The public code
+averages the cohort (`cohort`). Over all N clients only K models of a round are new, so that the global model
+moves at about K/N of the speed of the cohort's mean. With `tau: running`, tau is the exponential mean of the
+cohort's losses with the factor 0.9, as SuperLoss's authors have it over batches; it is taken once a round,
+because all clients share one tau.
+
+By default tau is log C, as in the public code, because the literal 10 gives every example below
 10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text
 they descend. A phase's threshold is fixed at its beginning. The phase ends when a share P of the clients is
 frozen (Algorithm 1: all of them) or after a number of rounds; plain rounds follow the last phase. Only
@@ -35,13 +45,17 @@ learns from the cohort's heads, not from all clients', and its difficulties are 
 1 uses the last round's. The paper's abstract names an auto-regressive auto-encoder that the paper does not
 describe.
 
+The public code differs in every part: see `fedcl_code`.
+
 Reference result: see docs/results/fedcl.md.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import log
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -49,59 +63,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.generators.fedgen import FedGen, FedGenState, gather_label_counts
+from fedsim.algorithms.generators.fedcl_state import FedCLState, RunningTauState
+from fedsim.algorithms.generators.fedgen import FedGen, gather_label_counts
 from fedsim.base import rng as streams
-from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing, sample_cohort
 from fedsim.techniques.gaussian_mixtures import draw_from_mixture, fit_mixture, pool_draws, quantile
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
-from fedsim.techniques.last_models import Powers, advance_sums, init_sums, make_client_part, make_teacher
+from fedsim.techniques.last_models import (
+    EQUAL_POWERS,
+    add_new_models,
+    advance_sums,
+    init_sums,
+    make_client_change,
+    make_new_part,
+    make_teacher,
+)
 from fedsim.techniques.learning_phases import Phases, PhaseState
-from fedsim.techniques.superloss import SuperLoss
+from fedsim.techniques.superloss import SuperLoss, advance_tau
 from fedsim.training.local_loop import TrainedModel
 from fedsim.training.losses import example_losses, masked_mean, measure_losses
 
 Level = Annotated[float, Range(above=0, below=1)]
 
-EQUAL_POWERS: Mapping[str, Powers] = {"mean": Powers()}
-"""Weights of 1 for every client that took part and holds examples."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedCLState(FedGenState):
-    """The server state.
-
-    Attributes:
-        sums: over all clients' last models; {} with `selected_only`.
-        counts: examples of each class, over all clients that took part, float64 `[classes]`.
-        counted: whether a client is in `counts`, bool `[N]`; all false without a generator.
-        draws: numbers drawn from each client's last mixture, float64 `[N, draws]`; NaN for a client without a
-            mixture. The whole tensor is copied and sorted in every round.
-        standing: the phase, and the clients that have finished it.
-    """
-
-    sums: Tree
-    counts: Tensor
-    counted: Tensor
-    draws: Tensor
-    standing: PhaseState
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
-    """FedGen's generator, SuperLoss, and phases; without all three and with `selected_only` it is FedAvg.
+    """FedGen's generator, SuperLoss, and phases; without all three and the cohort's mean it is FedAvg.
 
-    FedAvg is `alpha: 0, superloss: false, levels: [], selected_only: true`. A local step has as many
+    FedAvg is `alpha: 0, superloss: false, levels: [], average: cohort`. A local step has as many
     generated features as examples (Eq. 19).
 
     Attributes:
         superloss: whether examples are weighted by their confidence; if false, the loss is the cross-entropy.
         lambda_cl: lambda, the cost of a confidence other than 1.
         tau_classes: tau is the logarithm of this number, unless `tau` is given.
-        tau: loss that separates easy from hard examples, in nats; it replaces `tau_classes`.
+        tau: loss that separates easy from hard examples, in nats; it replaces `tau_classes`. `running`
+            is the exponential mean of the loss over the rounds, from log `tau_classes`.
         levels: T_1 ... T_Z, the quantile of difficulty that each phase asks for; [] for no phases.
         order: order of the phases' levels, from the smallest to the largest (`ascending`) or the reverse.
         v: share of a client's difficulties that has to be below the threshold.
@@ -110,7 +112,9 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         components: L, the components of each client's mixture.
         draws: N_k, how many numbers the server draws from each mixture.
         scored_by: model that measures the difficulties: the client's `trained` model, or the `received` one.
-        selected_only: whether the new model is FedAvg's mean of the cohort, instead of Eq. 21.
+        average: models of which the new model is the plain mean (Eq. 21): the last models of `all` clients,
+            or those of the cohort and of the `frozen` clients; `cohort` is FedAvg's mean.
+        selected_only: deprecated; `true` is `average: cohort`.
     """
 
     alpha: Annotated[float, Range(minimum=0)] = 1.0
@@ -120,7 +124,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     superloss: bool = True
     lambda_cl: Positive = 0.5
     tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
-    tau: Annotated[float, Range(0, 1000)] | None = None
+    tau: Annotated[float, Range(0, 1000)] | Literal["running"] | None = None
     levels: tuple[Level, ...] = (0.3, 0.6, 0.9)
     order: Literal["ascending", "descending"] = "ascending"
     v: Share = 0.7
@@ -129,6 +133,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     components: Annotated[int, Range(1, 50)] = 3
     draws: Annotated[int, Range(1, 100_000)] = 100
     scored_by: Literal["trained", "received"] = "trained"
+    average: Literal["all", "frozen", "cohort"] = "all"
     selected_only: bool = False
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "curriculum", "distillation")
@@ -137,17 +142,25 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         **FedGen.uploads,
         "difficulty": Reduction.GATHER,
         "sums": Reduction.SUM,
+        "models": Reduction.GATHER,
     }
-    free_uploads: ClassVar = frozenset({"heads", "sums"})
+    free_uploads: ClassVar = frozenset({"heads", "sums", "models"})
     stateful: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
+        if self.selected_only:
+            warn_of_selected_only()
+            object.__setattr__(self, "average", "cohort")
+            object.__setattr__(self, "selected_only", False)
 
-    @property
-    def superloss_rule(self) -> SuperLoss:
+    def superloss_rule(self, tau: float | Tensor) -> SuperLoss:
         """The confidence-aware loss, which gives the difficulties as well."""
-        return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
+        return SuperLoss(tau, self.lambda_cl)
+
+    def first_tau(self) -> float:
+        """Tau of the first round; of all rounds unless it is running."""
+        return self.tau if isinstance(self.tau, float | int) else log(self.tau_classes)
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the phases divide the run's rounds."""
@@ -169,11 +182,12 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         """The parent's state, with empty sums and the first phase."""
         begun = super().init_server_state(ctx)
         everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
-        return FedCLState(
+        make = partial(RunningTauState, tau=self.first_tau()) if self.tau == "running" else FedCLState
+        return make(
             params=begun.params,
             labels=torch.full_like(begun.labels, 1 / ctx.num_classes),
             generator=begun.generator,
-            sums={} if self.selected_only else init_sums(EQUAL_POWERS, begun.params),
+            sums={} if self.average == "cohort" else init_sums(EQUAL_POWERS, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
             counted=nobody,
             draws=torch.full(
@@ -191,8 +205,10 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return sorted(ready[chosen].tolist())
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """FedGen's payloads, and the difficulty of the features that clients generate."""
+        """FedGen's payloads, the difficulty of the features that clients generate, and a running tau."""
         sent = dict(super().broadcast(ctx, state))
+        if self.tau == "running":
+            sent["tau"] = {"value": torch.tensor([state.tau], dtype=torch.float32)}
         if self.uses_generated_features(ctx):
             sent["threshold"] = {
                 "difficulty": torch.tensor([self.wanted_difficulty(state)], dtype=torch.float32)
@@ -204,14 +220,28 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         held = state.standing.threshold if self.levels else quantile(pool_draws(state.draws), 0.5)
         return float(np.nan_to_num(held))
 
-    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedCLState:
-        """The mean of all last models (Eq. 21), the draws from the cohort's mixtures, and the phase."""
-        now: FedCLState = super().aggregate(ctx, state, reduced)
-        if not self.selected_only:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        """The mean of the last models (Eq. 21), the draws from the cohort's mixtures, the phase, and tau."""
+        now: Any = super().aggregate(ctx, state, reduced)
+        if self.tau == "running":
+            told = [float(sent["loss"]) for sent in reduced["difficulty"]]
+            now = replace(now, tau=advance_tau(state.tau, told, reduced.num_examples))
+        if self.average != "cohort":
             sums = advance_sums(EQUAL_POWERS, state.sums, reduced["sums"])
             now = replace(now, sums=sums, params=make_teacher(sums, now.params))
-        if not self.measures_difficulty():
-            return now
+        if self.measures_difficulty():
+            now = self._advance_phase(ctx, state, now, reduced)
+        if self.average == "frozen":
+            came = zip(reduced.clients, reduced.num_examples, reduced["models"], strict=True)
+            newly = [(model, n) for client, n, model in came if now.standing.frozen[client]]
+            held = state.sums if now.standing.frozen.any() else init_sums(EQUAL_POWERS, now.params)
+            now = replace(now, sums=add_new_models(EQUAL_POWERS, held, newly))
+        return now
+
+    def _advance_phase(
+        self, ctx: Context, state: FedCLState, now: FedCLState, reduced: ReducedUpdates
+    ) -> FedCLState:
+        """The state with the cohort's labels and draws, and with the phase after the round."""
         came = list(reduced.clients)
         if self.has_generator():
             counts = state.counts + (~state.counted[came]).double() @ gather_label_counts(reduced)
@@ -241,35 +271,43 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         heads = [head for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
         shares = [1 / len(heads)] * len(heads)
         judge = make_joint_classifier(ctx.net, self.generator(ctx).feature_entry, heads, shares, device)
-        return lambda made, wanted: self._superloss_or_plain(judge(made), Batch(made, wanted))
+        tau = state.tau if self.tau == "running" else self.first_tau()
+        return lambda made, wanted: self._superloss_or_plain(judge(made), Batch(made, wanted), tau)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The round's phase, its threshold, the frozen clients, and the reason for the phase's end."""
-        return {**(state.standing.said if self.levels else {}), **super().describe_round(ctx, state)}
+        """The phase, its rounds and threshold, the frozen clients, why the phase ended, and a running tau."""
+        standing = state.standing
+        said = {**standing.said, "phase_rounds": standing.lasted} if self.levels else {}
+        tau = {"tau": round(state.tau, 6)} if self.tau == "running" else {}
+        return {**said, **tau, **super().describe_round(ctx, state)}
 
     # client
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The same weight for all clients (Eq. 21), also if no client of a small cohort holds an example."""
-        return super().weigh_client(ctx, task) if self.selected_only else 1.0
+        return super().weigh_client(ctx, task) if self.average == "cohort" else 1.0
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """The global model, with 0 rounds."""
-        if self.selected_only:
+        """The global model, with 0 rounds; nothing unless all clients' last models are averaged."""
+        if self.average != "all":
             return {}
         return {"model": dict(broadcast["params"]), "visits": torch.zeros((), dtype=torch.int64)}
 
     def logits_loss(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """The SuperLoss of logits `[batch, classes]`, mean over the batch (Eq. 10)."""
         return (
-            self._superloss_or_plain(logits, batch)
+            self._superloss_or_plain(logits, batch, self._tau_of(task))
             if self.superloss
             else super().logits_loss(ctx, task, logits, batch)
         )
 
-    def _superloss_or_plain(self, logits: Tensor, batch: Batch) -> Tensor:
+    def _tau_of(self, task: ClientTask) -> float | Tensor:
+        """Tau in the client's round: a number, or the broadcast scalar."""
+        return task.broadcast["tau"]["value"][0] if self.tau == "running" else self.first_tau()
+
+    def _superloss_or_plain(self, logits: Tensor, batch: Batch, tau: float | Tensor) -> Tensor:
         losses = example_losses(logits, batch.y, batch.label_smoothing)
-        return masked_mean(self.superloss_rule(losses) if self.superloss else losses, batch.mask)
+        return masked_mean(self.superloss_rule(tau)(losses) if self.superloss else losses, batch.mask)
 
     def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
         """Features `[batch, ...]` of these labels and of the broadcast difficulty."""
@@ -278,28 +316,40 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
             return self.generator(ctx)(task.broadcast["generator"], noise, labels, wanted)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """FedGen's update, and the change of the client's part of the mean of all last models."""
+        """FedGen's update, and the client's part of the mean of last models, or the change of it."""
         update = super().make_update(ctx, task, trained)
-        upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}}
-        if self.selected_only:
+        held, model = torch.tensor(task.num_examples), dict(trained.params)
+        upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}, "models": {}}
+        if self.average == "cohort":
             return update._replace(upload=upload)
-        visits, held = task.client_state["visits"], torch.tensor(task.num_examples)
-        now, before = visits + 1, (task.client_state["model"], 0 * visits, visits, held)
-        upload["sums"] = {
-            name: tree.sub(
-                make_client_part(powers, trained.params, 0 * visits, now, held),
-                make_client_part(powers, *before),
-            )
-            for name, powers in EQUAL_POWERS.items()
-        }
-        return update._replace(upload=upload, client_state={"model": dict(trained.params), "visits": now})
+        if self.average == "frozen":
+            part = make_new_part(EQUAL_POWERS, model, held)
+            return update._replace(upload={**upload, "sums": part, "models": model})
+        visits = task.client_state["visits"]
+        before = (task.client_state["model"], 0 * visits, visits)
+        upload["sums"] = make_client_change(EQUAL_POWERS, held, (model, visits + 1), before)
+        return update._replace(upload=upload, client_state={"model": model, "visits": visits + 1})
 
     def postprocess_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """The update with the mixture of the client's difficulties (Eq. 12)."""
-        if not self.measures_difficulty():
+        """The update with the mixture of the client's difficulties (Eq. 12), and its share at sigma = e."""
+        if not (self.measures_difficulty() or self.tau == "running"):
             return update
         model = self.initial_params(ctx, task) if self.scored_by == "received" else update.model
         losses = measure_losses(ctx, model or self.initial_params(ctx, task), task.examples)
-        difficulty = self.superloss_rule.difficulty(losses.double()).cpu().numpy()
-        sent = {"mixture": fit_mixture(difficulty, self.components)}
-        return update._replace(upload={**update.upload, "difficulty": sent})
+        rule, sent = self.superloss_rule(self._tau_of(task)), dict[str, Tensor]()
+        if self.measures_difficulty():
+            difficulty = rule.difficulty(losses.double()).cpu().numpy()
+            sent["mixture"] = fit_mixture(difficulty, self.components)
+        if self.tau == "running":
+            sent["loss"] = losses.mean().reshape(1).cpu()
+        metrics = dict(update.metrics)
+        if self.superloss:
+            largest = rule.is_most_confident(losses).double()
+            metrics["largest_confidence_share"] = largest.mean() if len(largest) else torch.zeros(())
+        return update._replace(upload={**update.upload, "difficulty": sent}, metrics=metrics)
+
+
+@cache
+def warn_of_selected_only() -> None:
+    """Log once that the field has a new name."""
+    _LOG.warning("fedcl: selected_only is deprecated; write average: cohort for selected_only: true")

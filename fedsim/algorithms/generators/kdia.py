@@ -82,11 +82,10 @@ from fedsim.techniques.generator_training import (
 )
 from fedsim.techniques.generators import Diversity, Generator, Output, feature_flops, make_generator
 from fedsim.techniques.last_models import (
-    POWERS_BY_KIND,
     MeanKind,
     advance_sums,
     init_sums,
-    make_client_part,
+    make_client_change,
     make_teacher,
 )
 from fedsim.techniques.soft_targets import kl_divergence
@@ -110,6 +109,8 @@ class KDIAState(ServerState):
 @dataclass(frozen=True, kw_only=True)
 class KDIA(GeneratorBase):
     """FedAvg with a teacher of all clients and a generator of features; both lambdas 0 is FedAvg.
+
+    The teacher is scored with both lambdas 0 too: a control that tells the gain of averaging last models.
 
     Attributes:
         lambda_kd: weight of the distillation; 0 sends no teacher.
@@ -303,15 +304,8 @@ class KDIA(GeneratorBase):
         client_state, held = task.client_state, torch.tensor(task.num_examples)
         visits = client_state["visits"] + 1
         now = torch.tensor(ctx.round, device=visits.device)
-        change = {
-            name: tree.sub(
-                make_client_part(powers, trained.params, 0 * now, visits, held),
-                make_client_part(
-                    powers, client_state["model"], now - client_state["last"], client_state["visits"], held
-                ),
-            )
-            for name, powers in POWERS_BY_KIND[self.weights].items()
-        }
+        before = (client_state["model"], now - client_state["last"], client_state["visits"])
+        change = make_client_change(self.weights, held, (trained.params, visits), before)
         more: dict[str, Tree] = {"teacher": change, "heads": {}}
         if self.lambda_gen:
             more["heads"] = tree.select(trained.params, self.generator(ctx).feature_entry.keys(ctx.net))

@@ -46,8 +46,12 @@ from fedsim.core import ClientTask, Context, LocalTraining, ReducedUpdates, Serv
 from fedsim.core.capabilities import PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
-
-WholeNumber = Annotated[int, Range(0)]
+from fedsim.techniques.layer_openings import (
+    WholeNumber,
+    find_times_faults,
+    list_opening_rounds,
+    select_open_blocks,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +101,7 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
         """Errors for a model without base blocks, and for `times` that do not match the base blocks."""
         if not net.base or not isinstance(self.times, tuple):
             return find_missing_body("layer_schedule", net)
-        named = f"{net.name} has {len(net.base)} base blocks: {', '.join(net.base)}"
-        hint = f"give {len(net.base)} rounds, from 0 on and in order, or null for an opening every 100"
-        if len(self.times) != len(net.base):
-            return [FieldError("times", list(self.times), named, hint)]
-        if self.times[0] != 0 or list(self.times) != sorted(self.times):
-            return [
-                FieldError(
-                    "times", list(self.times), "has to begin with 0 and to be in ascending order", hint
-                )
-            ]
-        return []
+        return find_times_faults(self.times, net)
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the openings are spread over the run."""
@@ -117,18 +111,14 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
 
     def opening_rounds(self, ctx: Context, state: Any) -> tuple[int, ...]:
         """The rounds in which blocks open, as far as they are known."""
-        blocks = len(ctx.net.base)
         if self.times == "plateau":
             known: tuple[int, ...] = state.times
-            return known[:blocks]
-        if self.times == "even":
-            return tuple(ctx.rounds * k // blocks for k in range(blocks))
-        return self.times if isinstance(self.times, tuple) else tuple(self.every * k for k in range(blocks))
+            return known[: len(ctx.net.base)]
+        return list_opening_rounds(len(ctx.net.base), ctx.rounds, self.times, self.every)
 
     def open_blocks(self, ctx: Context, state: Any) -> tuple[str, ...]:
         """The blocks that train and travel in this round, in order from the input."""
-        count = sum(time <= ctx.round for time in self.opening_rounds(ctx, state))
-        return ctx.net.base[:count] if self.order == "vanilla" else ctx.net.base[len(ctx.net.base) - count :]
+        return select_open_blocks(ctx, self.opening_rounds(ctx, state), self.order)
 
     # server
 

@@ -145,18 +145,18 @@ class PaperLoop:
 
     def learn(self, client: Plain, said: Tensor, r: int, temperature: float) -> None:
         a, best = self.algorithm, None
+        factor = 1.0 if a.tau_squared else temperature**-2  # `kl` has the squared temperature
         if client.best is not None:
             best = torch.softmax(client.forward(client.best, self.public.x) / temperature, -1).detach()
         for batch in self.public.shuffle_batches(self.population.settings.seed, r, epochs=1, batch_size=8):
             rows = batch.noise["rows"]
             logits = client.forward(client.params, batch.x)
-            loss = a.alpha1 * F.cross_entropy(logits, batch.y) + a.alpha2 * kl(
-                said[rows], logits, temperature
-            )
+            loss = a.alpha1 * F.cross_entropy(logits, batch.y)
+            loss = loss + factor * a.alpha2 * kl(said[rows], logits, temperature)
             if best is not None:
-                loss = loss + a.alpha3 * kl(best[rows], logits, temperature)
+                loss = loss + factor * a.alpha3 * kl(best[rows], logits, temperature)
             if r > 1:
-                loss = loss + a.alpha4 * kl(self.past[rows] / (r - 1), logits, temperature)
+                loss = loss + factor * a.alpha4 * kl(self.past[rows] / (r - 1), logits, temperature)
             descend(client.params, loss, a.eta2)
 
     def choose(self, k: int, client: Plain) -> None:
@@ -175,12 +175,13 @@ def keep(soft: Tensor, k: int, unsent: str) -> Tensor:
     return torch.zeros_like(soft).scatter(-1, places, values / values.sum(-1, keepdim=True))
 
 
-@pytest.mark.parametrize("unsent", ["zero", "even"])
-def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
+@pytest.mark.parametrize(("unsent", "squared"), [("zero", True), ("even", True), ("even", False)])
+def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any, squared: bool) -> None:
     """Every prediction of the server and everything that clients keep, at temperatures from 5.5 to 9.2."""
     population = mixed(rounds=5, seed=8)
     shape = {"t0": 3.0, "k1": 2.0, "k2": 0.5, "r0": 2}
-    algorithm = AcePFL(clusters=2, top_k=2, unsent=unsent, validation=0.2, **shape)
+    options = {"unsent": unsent, "tau_squared": squared}
+    algorithm = AcePFL(clusters=2, top_k=2, validation=0.2, **options, **shape)
     loop = PaperLoop(population, algorithm)
     assert sorted(loop.clusters.count(v) for v in (0, 1)) == [1, 3]  # so that the weights of Eq. 3 differ
     pool, temperatures, moved = SerialPool(algorithm, population), set[float](), set[tuple[float, ...]]()
@@ -249,6 +250,8 @@ def test_the_record_says_the_temperature_the_clusters_and_the_budgets() -> None:
     assert first.method["temperature"] == pytest.approx(39.93, abs=0.01)
     assert sum(first.method["clusters"]) == len(first.method["cluster_of"]) == 4
     assert len(first.method["mean_emd"]) == len(first.method["clusters"])
+    assert first.method["mean_emd"] == first.method["mean_emd_identity"]
+    assert len(first.method["mean_emd_sorted"]) == len(first.method["clusters"])
     assert "cluster_of" not in second.method
     assert second.method["privacy"]["labels"] == {"noise": "laplace", "epsilon": 1.0}
     spent = second.method["privacy"]["predictions"]
@@ -310,3 +313,48 @@ def test_what_training_costs_counts_the_public_steps() -> None:
     steps = sum(LOCAL.steps_for(n) for n in (21, 34, 12, 40))
     assert first.cost.updates == steps * parameters
     assert second.cost.updates == (steps + 4 * 5) * parameters
+
+
+def test_distances_by_both_grounds_are_those_of_the_clients_labels() -> None:
+    """Sorted frequencies are blind to which class is which, so their distances are never larger."""
+    population = mixed(rounds=1)
+    method = run(AcePFL(clusters=2, ground="sorted"), population)[0][0].method
+    y, shares = population.dataset.train.y, []
+    for client in range(4):
+        counts = np.bincount(y[population.partition.client_positions(client)], minlength=4)
+        shares.append(counts / counts.sum())
+    for cluster, (plain, blind) in enumerate(
+        zip(method["mean_emd_identity"], method["mean_emd_sorted"], strict=True)
+    ):
+        members = [k for k in range(4) if method["cluster_of"][k] == cluster]
+        pairs = [(shares[a], shares[b]) for a in members for b in members if a != b]
+        variation = [np.abs(a - b).sum() / 2 for a, b in pairs]
+        ordered = [np.abs(np.sort(a) - np.sort(b)).mean() for a, b in pairs]
+        assert plain == pytest.approx(np.mean(variation) if pairs else 0.0)
+        assert blind == pytest.approx(np.mean(ordered) if pairs else 0.0)
+    assert method["mean_emd"] == method["mean_emd_sorted"]
+
+
+def test_a_clusters_teacher_is_the_mean_of_its_clients() -> None:
+    """By the clients' own models, round after round; with one cluster it is the paper's teacher."""
+    population = mixed(rounds=3, seed=8)
+    algorithm = AcePFL(clusters=2, top_k=2, teachers="cluster")
+    pool, public = SerialPool(algorithm, population), population.context(0).require_public_set()
+    for result in simulate(algorithm, population, pool):
+        clusters, kept = result.state.clusters.tolist(), pool.client_states()
+        temperature = result.method["temperature"]
+        for cluster in (0, 1):
+            members = [k for k in range(4) if clusters[k] == cluster]
+            logits = [population.nets[k % 2](kept[k]["model"], public.x) for k in members]
+            said = [keep(torch.softmax(each / temperature, -1), 2, "even").double() for each in logits]
+            expected = keep(sum(said) / len(said), 2, "even").float()  # type: ignore[arg-type, call-overload]
+            torch.testing.assert_close(result.state.predictions[cluster], expected, rtol=0, atol=1e-5)
+        directions = 1 if result.round == 1 else 2
+        assert result.traffic.by_payload["predictions"] == directions * 4 * 8 * 2 * len(public)
+    one, paper = (
+        run(AcePFL(clusters=1, top_k=2, teachers=teachers), population)[1].client_states()
+        for teachers in ("cluster", "all")
+    )
+    for client, state in paper.items():
+        for key, value in state["model"].items():
+            torch.testing.assert_close(one[client]["model"][key], value, rtol=1e-4, atol=1e-5)

@@ -10,14 +10,19 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedCL
-from fedsim.algorithms.generators.fedcl import EQUAL_POWERS
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, ReducedUpdates
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
-from fedsim.techniques.last_models import advance_sums, init_sums, make_client_part, make_teacher
+from fedsim.techniques.last_models import (
+    EQUAL_POWERS,
+    advance_sums,
+    init_sums,
+    make_client_part,
+    make_teacher,
+)
 from fedsim.techniques.learning_phases import PhaseState
 from tests.fedsim.algorithms.test_fedcl_clients import entropies, superloss
 from tests.fedsim.algorithms.test_fedgen import digits
@@ -25,7 +30,7 @@ from tests.fedsim.federations import federation
 from tests.fedsim.methods import FREEZING, MOMENTUM, QUICK, run, same_models
 
 LIGHT = QUICK["fedcl"]
-PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "selected_only": True}
+PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "average": "cohort"}
 CPU = torch.device("cpu")
 
 
@@ -53,7 +58,7 @@ def test_each_extra_alone_and_every_option_makes_a_difference() -> None:
         {"superloss": True, "tau": 10.0},
         {"alpha": 1.0, **LIGHT},
         {"alpha": 1.0, "beta": 1.0, **LIGHT},
-        {"selected_only": False},
+        {"average": "all"},
         {"levels": (0.9,), "v": 0.1},
         {"levels": (0.9, 0.5, 0.1), "v": 0.3, "draws": 20},
         {"levels": (0.9, 0.5, 0.1), "v": 0.3, "draws": 20, "order": "descending"},

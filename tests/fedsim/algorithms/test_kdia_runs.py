@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import KDIA
+from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import tree
+from fedsim.base.digest import digest
 from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -54,6 +55,32 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
     found = np.linalg.lstsq(np.vstack([models, first]).T, exact, rcond=None)[0]
     np.testing.assert_allclose(found, [*weights[seen], 0.0], atol=1e-6)
     assert found.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_without_distillation_students_are_fedavgs_and_the_teacher_is_still_scored() -> None:
+    """The control: what the teacher gains by averaging alone; its traffic is FedAvg's."""
+    sizes = [3 + k % 7 for k in range(12)]
+    population = federation(sizes, cohort_size=3, rounds=8)
+    method = KDIA(lambda_kd=0.0, lambda_gen=0.0)
+    pool = SerialPool(method, population)
+    last, visits = np.full(12, -1.0), np.zeros(12)
+    test = population.dataset.test
+    plain = simulate(FedAvg(), population, SerialPool(FedAvg(), population))
+    for student, result in zip(plain, simulate(method, population, pool), strict=True):
+        assert digest(result.state.params) == digest(student.state.params)
+        assert result.metrics["global_accuracy"] == student.metrics["global_accuracy"]
+        assert (result.traffic.down, result.traffic.up) == (student.traffic.down, student.traffic.up)
+        last[list(result.cohort)] = result.round - 1
+        visits[list(result.cohort)] += 1
+        weights = direct("geometric", result.round - 1, last, visits, np.array(sizes, float))
+        kept = pool.client_states()
+        mean = {
+            key: sum(weights[k] * kept[k]["model"][key].double() for k in kept).float()
+            for key in result.state.params
+        }
+        logits = population.nets[0](mean, torch.tensor(np.asarray(test.x)))
+        accuracy = float((logits.argmax(-1).numpy() == test.y).mean())
+        assert result.metrics["teacher_accuracy"] == pytest.approx(accuracy, abs=1e-9)
 
 
 class Mute(KDIA):

@@ -20,7 +20,7 @@ from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, LocalTraining
 from fedsim.core.capabilities import CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, age_losses, count_open
-from fedsim.curriculum.pacing import Family
+from fedsim.curriculum.pacing import Family, plan_outer_rounds
 from fedsim.curriculum.scores import Order
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -109,6 +109,53 @@ def test_all_mini_batches_come_before_clients_are_ranked_again() -> None:
         assert len(set(came)) == len(came) == count
         losses = results[start].state.losses.numpy()
         assert set(came) == set(np.argsort(losses)[:count].tolist())
+
+
+def test_together_the_open_clients_are_one_cohort_and_participation_grows() -> None:
+    population = federation(UNEVEN, cohort_size=3, rounds=6)
+    results = run(ClientCurriculum(base=FedAvg(), a=0.8, b=0.2, batches="together"), population)
+    expected = count_open("linear", 0.8, 0.2, 10, np.arange(6) / 6, 3).tolist()
+    assert [len(r.cohort) for r in results] == expected == [3, 3, 5, 7, 8, 10]
+    for result, count in zip(results, expected, strict=True):
+        if count < 10:
+            losses = result.state.losses.numpy()
+            assert set(result.cohort) == set(np.argsort(losses)[:count].tolist())
+
+
+def test_together_with_everybody_open_it_is_full_participation_bit_for_bit() -> None:
+    few = federation(UNEVEN, cohort_size=3, rounds=3)
+    whole = federation(UNEVEN, cohort_size=10, rounds=3)
+    plain = run(FedAvg(), whole)
+    wrapped = run(ClientCurriculum(base=FedAvg(), b=1.0, batches="together"), few)
+    assert [digest(r.state.base) for r in wrapped] == [r.digest for r in plain]
+
+
+def test_outer_rounds_pace_over_the_rankings() -> None:
+    """2, 6, 10 and 10 of ten clients in mini-batches of two: 1 + 3 + 5 + 5 rounds, four of the paper's."""
+    population = federation(UNEVEN, cohort_size=2, rounds=14)
+    method = ClientCurriculum(base=FedAvg(), a=0.5, b=0.2, batches="all", pace="outer")
+    results = run(method, population)
+    counts = count_open("linear", 0.5, 0.2, 10, np.arange(4) / 4, 2).tolist()
+    assert counts == [2, 6, 10, 10]
+    start = 0
+    for count in counts:
+        mine = results[start : start + count // 2]
+        came = [client for r in mine for client in r.cohort]
+        assert len(set(came)) == len(came) == count
+        assert {r.method["client_curriculum"]["open_clients"] for r in mine} == {count}
+        assert ["survey" in r.traffic.by_payload for r in mine] == [count < 10] + [False] * (len(mine) - 1)
+        start += count // 2
+    assert start == 14
+    for rounds in (1, 5, 100):
+        starts = plan_outer_rounds("quadratic", 0.8, 0.1, 50, 5, rounds)
+        batches = -(-count_open("quadratic", 0.8, 0.1, 50, np.arange(len(starts)) / len(starts), 5) // 5)
+        assert starts.tolist() == [0, *np.cumsum(batches)[:-1].tolist()]
+        assert len(starts) == 1 or batches.sum() <= rounds
+
+
+def test_a_pace_that_does_not_suit_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs batches='all'"):
+        ClientCurriculum(base=FedAvg(), pace="outer")
 
 
 def test_kept_scores_are_what_the_cohorts_said() -> None:

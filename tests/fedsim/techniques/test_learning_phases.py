@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, make_dataclass, replace
 from math import ceil
 from types import SimpleNamespace
 from typing import cast
@@ -11,6 +12,7 @@ import torch
 
 from fedsim.algorithms import FedCL
 from fedsim.base import rng
+from fedsim.base.digest import digest
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.core import Context
 from fedsim.techniques.learning_phases import Phases, PhaseState
@@ -176,3 +178,14 @@ def test_no_phase_goes_on_for_ever() -> None:
             assert left == "share" or lasted[-1] == rules.cap
         assert len(lasted) == len(levels)  # within Z caps every phase has been left
     assert min(reasons.values()) > 50
+
+
+def test_a_checkpoint_from_before_the_count_of_rounds_is_still_read() -> None:
+    """`lasted` is in no digest, so that a state without it is the same state."""
+    state = replace(fresh(3), phase=1, began=4, threshold=0.5, lasted=7)
+    names = [field.name for field in fields(PhaseState) if field.name != "lasted"]
+    older = make_dataclass("Older", names)(**{name: getattr(state, name) for name in names})
+    assert digest(older) == digest(state)
+    found = unpack(pack(older), fresh(3))
+    assert (found.phase, found.began, found.threshold, found.lasted) == (1, 4, 0.5, 0)
+    assert torch.equal(found.frozen, state.frozen)

@@ -14,6 +14,7 @@ from fedsim.base.progress import run_to_end
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import SpecError
+from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -159,3 +160,49 @@ def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path
             ]
             assert correct.tolist() == right
     assert shards == [shards[0]] * len(METHODS)
+
+
+def test_a_list_of_kinds_is_several_views_of_one_run(tmp_path: Path) -> None:
+    several = spec(["matched", "global"])
+    assert several == spec({"kind": "matched", "also": ["global"]})
+    assert parse_spec(several.model_dump(mode="json")) == several
+    assert spec(["matched"]) == spec("matched")
+    assert spec([{"kind": "merged", "share": 0.5}, "global"]).data.tests.share == 0.5
+    population = resolve_spec(several, Settings(home=tmp_path)).load_population()
+    assert population.more_tests == {"global": None}
+    assert describe_experiment(several) == describe_experiment(spec("matched"))
+    assert describe_experiment(spec(["global", "matched"])) == describe_experiment(spec("global"))
+
+
+@pytest.mark.parametrize(
+    ("tests", "path", "words"),
+    [
+        ([], "data.tests", "such as [matched, global]"),
+        ([1], "data.tests", "such as [matched, global]"),
+        (["matched", "matched"], "data.tests.also", "name each kind once"),
+        (["matched", "merged"], "data.tests.also", "use [merged, global]"),
+        (["merged", "matched"], "data.tests.also", "use [merged, global]"),
+        (["matched", "mine"], "data.tests.also.0", "one of"),
+    ],
+)
+def test_a_wrong_list_of_kinds_is_named(tests: Any, path: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec(tests)
+    assert [fault.path for fault in caught.value.errors] == [path]
+    assert words in str(caught.value)
+
+
+def test_every_kind_of_a_list_is_checked(tmp_path: Path) -> None:
+    sampled = {"partition": {"kind": "sampled", "examples": 5}}
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(spec(["global", "matched", "labels"], data=sampled), Settings(home=tmp_path))
+    paths = [fault.path for fault in caught.value.errors if fault.path.startswith("data.tests")]
+    assert paths == ["data.tests.also.0", "data.tests.also.1"]
+
+
+def test_a_run_can_stop_by_a_further_view(tmp_path: Path) -> None:
+    rule = {"metric": "personal_global_accuracy_mean", "target": 0.5}
+    more = {"stop": rule, "evaluation": {"personal": "always"}}
+    assert resolve_spec(spec(["matched", "global"], **more), Settings(home=tmp_path)).stop is not None
+    with pytest.raises(SpecError, match="no measure of quality"):
+        resolve_spec(spec("matched", **more), Settings(home=tmp_path))

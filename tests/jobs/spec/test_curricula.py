@@ -11,8 +11,10 @@ import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core.capabilities import BatchPacing, CohortSelection
-from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum
 from fedsim.engine.experiment import Experiment
+from fedsim.errors import SpecError
+from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import name_checks, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -83,3 +85,42 @@ def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path
 )
 def test_nobody_waits_for_an_expert_that_is_not_asked(curriculum: dict[str, Any], tmp_path: Path) -> None:
     assert experiment(tmp_path, curriculum).load_population().difficulty is None
+
+
+def test_a_pace_over_rankings_needs_all_mini_batches() -> None:
+    def described(**clients: Any) -> dict[str, Any]:
+        spec = parse_spec({"algorithm": "fedavg", "curriculum": {"clients": clients}})
+        return describe_experiment(spec)["curriculum"]["clients"]  # type: ignore[no-any-return]
+
+    assert "pace" not in described(batches="all")  # runs from before the field existed can go on
+    assert described(batches="all", pace="outer")["pace"] == "outer"
+    with pytest.raises(SpecError, match="has no meaning with batches: one") as caught:
+        described(pace="outer")
+    assert [fault.path for fault in caught.value.errors] == ["curriculum.clients.pace"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "model", "path", "words"),
+    [
+        ({"times": [0]}, {"name": "mlp", "layers": 2}, "curriculum.layers.times", "has 2 base blocks"),
+        ({"times": [1, 2]}, {"name": "mlp", "layers": 2}, "curriculum.layers.times", "begin with 0"),
+        ({}, "logistic", "curriculum.layers.order", "no blocks before its head"),
+    ],
+)
+def test_openings_that_do_not_suit_the_model_are_refused(
+    layers: dict[str, Any], model: Any, path: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        experiment(tmp_path, {"layers": layers}, model=model)
+    assert [fault.path for fault in caught.value.errors] == [path]
+
+
+def test_openings_are_around_the_algorithm_and_inside_the_other_curricula(tmp_path: Path) -> None:
+    layers = {"order": "anti", "times": [0, 3]}
+    model = {"name": "mlp", "layers": 2}
+    made = experiment(tmp_path, {"layers": layers, "data": {}}, model=model).algorithm
+    assert isinstance(made, DataCurriculum)
+    assert isinstance(made.base, LayerCurriculum)
+    assert (made.base.order, made.base.times) == ("anti", (0, 3))
+    even = experiment(tmp_path, {"layers": {"times": "even"}}, model=model).algorithm
+    assert even.depends_on_num_rounds()

@@ -1,0 +1,75 @@
+"""The section `evaluation`: what it makes of an algorithm, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsim.engine.model_averaging import ModelAveraging
+from fedsim.engine.update_dissimilarity import UpdateDissimilarity
+from fedsim.errors import SpecError
+from jobs.run.checkpoint_policy import describe_experiment
+from jobs.settings import Settings
+from jobs.spec import JobSpec, parse_spec
+from jobs.spec.resolve import make_algorithm, resolve_spec
+
+
+def averaging(average: Any, **more: Any) -> JobSpec:
+    return parse_spec({"algorithm": "fedavg", "evaluation": {"average": average}, **more})
+
+
+@pytest.mark.parametrize("average", [{"ema": 0.9}, {"last": 5}])
+def test_an_average_wraps_the_algorithm_and_all_else(average: dict[str, Any]) -> None:
+    spec = averaging(average, curriculum={"data": {}, "clients": {}})
+    made = make_algorithm(spec)
+    assert isinstance(made, ModelAveraging)
+    assert {"ema": made.ema, "last": made.last} == {"ema": None, "last": None, **average}
+    assert made.base == make_algorithm(averaging(None, curriculum={"data": {}, "clients": {}}))
+
+
+@pytest.mark.parametrize(
+    ("average", "path", "words"),
+    [
+        ({}, "evaluation.average", "one of ema and last"),
+        ({"ema": 0.5, "last": 2}, "evaluation.average", "one of ema and last"),
+        ({"ema": 1.0}, "evaluation.average.ema", "below 1"),
+        ({"last": 0}, "evaluation.average.last", "is too small"),
+        ("ema", "evaluation.average", ""),
+    ],
+)
+def test_a_wrong_average_is_named(average: Any, path: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        averaging(average)
+    assert [fault.path for fault in caught.value.errors] == [path]
+    assert words in str(caught.value)
+
+
+def test_an_algorithm_without_a_global_model_has_no_average(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"fedper has no global model to average") as caught:
+        resolve_spec(averaging({"last": 5}, algorithm="fedper"), Settings(home=tmp_path))
+    assert [fault.path for fault in caught.value.errors] == ["evaluation.average"]
+
+
+def test_a_run_can_stop_by_its_average(tmp_path: Path) -> None:
+    stop = {"metric": "average_accuracy", "target": 0.5}
+    assert resolve_spec(averaging({"last": 5}, stop=stop), Settings(home=tmp_path)).stop is not None
+    with pytest.raises(SpecError, match="is no metric of this run"):
+        resolve_spec(averaging(None, stop=stop), Settings(home=tmp_path))
+
+
+def test_a_run_goes_on_only_with_the_same_average() -> None:
+    plain, averaged = describe_experiment(averaging(None)), describe_experiment(averaging({"last": 5}))
+    assert plain != averaged != describe_experiment(averaging({"last": 6}))
+    assert plain == describe_experiment(parse_spec({"algorithm": "fedavg", "evaluation": {"every": 2}}))
+
+
+def test_dissimilarity_is_around_all_but_the_average() -> None:
+    spec = averaging({"last": 5})
+    section = {"average": {"last": 5}, "dissimilarity": True}
+    both = parse_spec({"algorithm": "fedavg", "evaluation": section})
+    made = make_algorithm(both)
+    assert isinstance(made, ModelAveraging)
+    assert isinstance(made.base, UpdateDissimilarity)
+    assert describe_experiment(both) == {**describe_experiment(spec), "dissimilarity": True}
