@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
-from api.reports.comparison import find_best_score, list_scores
 from api.reports.figures import (
     MOST_POINTS,
     PASSING_HEIGHT,
@@ -23,6 +22,7 @@ from api.reports.formatting import format_bytes, format_metric, format_metric_va
 from api.reports.method_curves import find_method_changes
 from api.reports.picture_style import COLOURS
 from api.reports.round_failures import list_round_failures
+from api.reports.run_scores import find_best_score, list_scores
 from fedsim.learning_tasks.metrics import find_main_metric
 from jobs.store.records import RoundRecord
 

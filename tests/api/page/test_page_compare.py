@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from api.reports.comparison import ComparedRun, compare_runs
+from api.reports.compared_run import ComparedRun
+from api.reports.comparison import compare_runs
 from fedsim.base.costs import Cost
 from fedsim.engine.stopping import RunEnd
 from jobs.local_ray.cluster import Share
