@@ -33,7 +33,7 @@ from api.reports.run_scores import (
     find_validated_score,
     list_scores,
 )
-from fedsim.errors import SettingsError
+from fedsim.errors import FieldError, RequestError
 from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.store.records import RoundRecord
 
@@ -62,7 +62,7 @@ def compare_runs(
         along: the horizontal axis of the curves.
 
     Raises:
-        SettingsError: the runs have scores, but none of the metric; or no group is the baseline.
+        RequestError: the runs have scores, but none of the metric; or no group is the baseline.
     """
     known = sorted({name for run in runs for record in run.records for name in record.metrics})
     if metric is not None and known and metric not in known:
@@ -91,10 +91,10 @@ def compare_runs(
     )
 
 
-def _make_metric_error(metric: str, known: Sequence[str]) -> SettingsError:
+def _make_metric_error(metric: str, known: Sequence[str]) -> RequestError:
     close = difflib.get_close_matches(metric, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"metrics: {', '.join(known)}"
-    return SettingsError(f"no round of these runs has the metric {metric!r}", hint)
+    return RequestError([FieldError("metric", metric, "is a metric of no round of these runs", hint)])
 
 
 def _find_baseline(groups: Sequence[RunGroup], against: str | None) -> int | None:
@@ -111,8 +111,10 @@ def _find_baseline(groups: Sequence[RunGroup], against: str | None) -> int | Non
     ]
     if len(similar) == 1:
         return similar[0]
-    problem = "several groups begin" if similar else "no group and no run begins"
-    raise SettingsError(f"the baseline is unclear: {problem} with {against!r}", f"groups: {'; '.join(names)}")
+    problem = (
+        "is the beginning of several groups" if similar else "is no group, no run and no beginning of one"
+    )
+    raise RequestError([FieldError("against", against, problem, f"groups: {'; '.join(names)}")])
 
 
 def _find_worst_final(runs: Sequence[ComparedRun], metric: str) -> float | None:

@@ -205,7 +205,8 @@ class ClientMethods:
 
         Raises:
             JobNotFound: one of the jobs does not exist.
-            SettingsError: no record has the metric, or no group is the baseline.
+            RequestError: no record has the metric, or no group is the baseline.
+            SettingsError: there is nothing to compare, or a file has no round records.
         """
         # These modules import NumPy, which most uses of the client never need.
         from api.reports.comparison import compare_runs

@@ -87,7 +87,8 @@ def read_comparison(runs: list[str], label: list[str] | None, url: str | None, *
     """Read and compare runs; if all of them are in files, no service is needed.
 
     Raises:
-        SettingsError: there is nothing to compare, or an option does not suit the runs.
+        SettingsError: there is nothing to compare, or a file has no round records.
+        RequestError: an option does not suit the runs.
         JobNotFound: a run is no path, no job and no sweep.
     """
     from api.cli.commands.connection import connect

@@ -14,7 +14,7 @@ from api.reports.compared_run import ComparedRun
 from api.reports.comparison import compare_runs
 from api.reports.comparison_records import RunCost
 from api.reports.run_scores import RoundScore
-from fedsim.errors import SettingsError
+from fedsim.errors import RequestError
 from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round
 
@@ -110,11 +110,11 @@ def test_runs_on_different_data_are_not_comparable() -> None:
 
 
 def test_a_metric_that_nobody_has_is_refused() -> None:
-    with pytest.raises(SettingsError, match="did you mean 'global_accuracy'"):
+    with pytest.raises(RequestError, match="did you mean 'global_accuracy'"):
         compare_runs([run("a", 0.1)], metric="global_acuracy")
-    with pytest.raises(SettingsError, match="no group and no run begins with 'fedprox'"):
+    with pytest.raises(RequestError, match="is no group, no run and no beginning of one"):
         compare_runs([run("a", 0.1), run("b", 0.1)], against="fedprox")
-    with pytest.raises(SettingsError, match="several groups begin with 'a'"):
+    with pytest.raises(RequestError, match="is the beginning of several groups"):
         compare_runs([run("ab", 0.1), run("ac", 0.1)], against="a")
     nothing = compare_runs([ComparedRun("a", "a", [])])
     assert (nothing.counted, nothing.baseline) == ([], None)
