@@ -155,6 +155,16 @@ def test_names_say_what_differs() -> None:
     ]
 
 
+def test_sweeps_of_older_versions_have_labels_with_json() -> None:
+    labels = ['{"name": "fedprox", "mu": 0.1}', "fedavg"]
+    runs = [
+        ComparedRun(label, f"mus: {label}, seed 1", [], {"seed": 1}, {"group": "mus", "algorithm": label})
+        for label in labels
+    ]
+    assert [group.name for group in group_runs(runs)] == ["fedprox mu=0.1", "fedavg"]
+    assert [group.name for group in group_runs(runs[:1])] == ["mus: fedprox mu=0.1, seed 1"]
+
+
 def a_sweep(service: RunningService) -> list[Job]:
     """Two algorithms with three seeds each, trained here for two rounds."""
     axes = {"algorithm": ["fedavg", {"name": "fedprox", "mu": 1.0}]}
