@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from api.reports.comparison_records import Comparison, ComparisonGroup
-from api.reports.formatting import format_metric, format_metric_value
+from api.reports.formatting import format_bytes, format_metric, format_metric_value, format_number
 from api.reports.measures import Measure, Spread
 
 
@@ -106,6 +106,43 @@ def make_paper_table(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
                 is_baseline = group.name == found.baseline
                 row.append(Cell("baseline" if is_baseline else format_difference(found.metric, measure)))
     return heads, rows
+
+
+def make_cost_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Make the table of best rounds and costs: name, best on test, cost to the target, whole cost."""
+    target = format_number(found.target)
+    heads = [
+        "group",
+        "best on test",
+        f"rounds to {target}",
+        f"traffic to {target}",
+        "traffic",
+        "computing time (s)",
+    ]
+    lines = {line.run: line for line in found.lines}
+    rows = []
+    for group in found.counted:
+        cost = group.cost_to_target
+        missed = f" ({cost.missed} missed it)" if cost.missed else ""
+        best = format_spread(group.best, lambda value: format_metric_value(found.metric, value))
+        only = lines[group.runs[0]].best if len(group.runs) == 1 else None
+        rows.append(
+            [
+                group.title,
+                f"{best} ({only.round})" if only else best,
+                format_spread(cost.rounds, format_number, is_cost=True) + missed
+                if cost.rounds
+                else "not reached",
+                format_spread(cost.bytes, _write_bytes, is_cost=True),
+                format_spread(group.bytes, _write_bytes, is_cost=True),
+                format_spread(group.seconds, lambda value: f"{value:.1f}", is_cost=True),
+            ]
+        )
+    return heads, rows
+
+
+def _write_bytes(value: float) -> str:
+    return format_bytes(round(value))
 
 
 def _render_latex(heads: list[str], rows: list[list[Cell]]) -> str:

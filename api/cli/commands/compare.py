@@ -19,7 +19,7 @@ from api.cli.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from api.reports.comparison_records import Comparison
+    from api.reports.comparison_records import Comparison, ComparisonGroup
 
 FIGURE_FORMATS = (".pdf", ".png", ".svg")
 
@@ -142,17 +142,16 @@ def _draw(found: Comparison, path: Path) -> None:
 def _make_tables(found: Comparison) -> list[Any]:
     """Make the table of the figures, and the table of the differences if there are any."""
     from api.cli.display import make_plain_text, make_table
-    from api.reports.comparison_tables import format_difference
-    from api.reports.formatting import format_number
+    from api.reports.comparison_tables import format_difference, make_cost_table
 
-    target = format_number(found.target)
     measures = found.list_measures()
-    costs = ("best on test", f"rounds to {target}", f"traffic to {target}", "traffic", "computing time (s)")
-    heads = [found.metric, "runs", *(title for _, title in measures), *costs]
+    lead = [found.metric, "runs", *(title for _, title in measures)]
+    cost_heads, costs = make_cost_table(found)
     rows = [
-        [make_plain_text(cell) for cell in _list_cells(found, index)] for index in range(len(found.counted))
+        [*_list_scores(found, group), *cells] for group, (_, *cells) in zip(found.counted, costs, strict=True)
     ]
-    tables = [make_table(heads, rows, numbers=heads[2:])]
+    heads = [*lead, *cost_heads[1:]]
+    tables = [make_table(heads, [[*map(make_plain_text, row)] for row in rows], numbers=heads[2:])]
     compared = [
         group
         for group in found.counted
@@ -168,34 +167,15 @@ def _make_tables(found: Comparison) -> list[Any]:
     return tables
 
 
-def _list_cells(found: Comparison, index: int) -> list[str]:
+def _list_scores(found: Comparison, group: ComparisonGroup) -> list[str]:
     from api.reports.comparison_tables import format_spread
-    from api.reports.formatting import format_bytes, format_metric_value, format_number
+    from api.reports.formatting import format_metric_value
 
-    group = found.counted[index]
-    cost = group.cost_to_target
-    missed = f" ({cost.missed} missed it)" if cost.missed and cost.rounds else ""
-
-    def write_score(value: float) -> str:
-        return format_metric_value(found.metric, value)
-
-    def write_bytes(value: float) -> str:
-        return format_bytes(round(value))
-
-    best = format_spread(group.best, write_score)
-    lines = {line.run: line for line in found.lines}
-    alone = lines[group.runs[0]] if len(group.runs) == 1 else None
-    if alone and alone.best:
-        best = f"{best} ({alone.best.round})"
+    scores = (getattr(group, name) for name, _ in found.list_measures())
     return [
         group.title,
-        alone.run if alone else str(len(group.runs)),
-        *(format_spread(getattr(group, name), write_score) for name, _ in found.list_measures()),
-        best,
-        format_spread(cost.rounds, format_number, is_cost=True) + missed if cost.rounds else "not reached",
-        format_spread(cost.bytes, write_bytes, is_cost=True),
-        format_spread(group.bytes, write_bytes, is_cost=True),
-        format_spread(group.seconds, lambda value: f"{value:.1f}", is_cost=True),
+        group.runs[0] if len(group.runs) == 1 else str(len(group.runs)),
+        *(format_spread(score, lambda value: format_metric_value(found.metric, value)) for score in scores),
     ]
 
 

@@ -20,6 +20,7 @@ from api.reports.run_scores import RoundScore
 from fedsim import FedSimClient
 from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd
+from jobs.spec import parse_spec
 from jobs.spec.sweep import members, read_sweep
 from jobs.store.records import Job
 from jobs.store.states import JobState
@@ -219,3 +220,35 @@ def test_a_sweep_is_compared_by_command_and_sdk(
     missing = online("compare", "--label", "owner=nobody")
     assert missing.code != 0
     assert "no job has the label owner=nobody" in missing.err
+
+
+def test_the_report_of_a_sweep_has_groups_figure_and_differences(
+    online: Fedsim, service: RunningService, tmp_path: Path
+) -> None:
+    jobs = []
+    for algorithm, seeds in (("fedavg", FEDAVG), ("kdia", KDIA)):
+        for seed, accuracies in seeds.items():
+            spec = parse_spec({"algorithm": algorithm, "seed": seed, "rounds": 3})
+            job = service.store.create(spec, labels={"group": "reported", "algorithm": algorithm})[0]
+            service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+            service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
+            for record in run(algorithm, seed, accuracies).records:
+                service.store.add_round(job.id, record)
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            jobs.append(job)
+    done = online("report", "reported", "--against", "kdia", "--out", tmp_path, "--format", "json")
+    assert done.data == {"files": [str(tmp_path / "report.html"), str(tmp_path / "comparison.png")]}
+    text = (tmp_path / "report.html").read_text("utf-8")
+    for part in (
+        "<h1>Comparison: reported</h1>",
+        "differences from kdia, paired by seed",
+        "<b>0.7400 ± 0.0100</b>",
+        "−0.0367 [−0.0",
+        "kdia (3 seeds)",
+        '<th scope="row">algorithm</th><td>fedavg</td><td>kdia</td>',
+        *(job.id for job in jobs),
+    ):
+        assert part in text
+    labelled = online("report", "--label", "group=reported", "--out", tmp_path / "other", "--no-png")
+    assert labelled.code == 0
+    assert "nothing to compare" in online("report").err
