@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.reports.comparison_records import Comparison
+from api.comparison.records import Comparison
 from api.reports.figures import ReportCurve, ReportFigure, describe_axis
 from api.reports.formatting import format_metric
 from fedsim.learning_tasks.metrics import find_kind

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from api.reports.comparison_records import Comparison, ComparisonGroup
+from api.comparison.measures import Measure, Spread
+from api.comparison.records import Comparison, ComparisonGroup
 from api.reports.formatting import format_bytes, format_metric, format_metric_value, format_number
-from api.reports.measures import Measure, Spread
 
 
 class PaperFormat(StrEnum):

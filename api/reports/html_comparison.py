@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from api.comparison.records import Comparison
 from api.reports.comparison_figure import make_comparison_figure
-from api.reports.comparison_records import Comparison
 from api.reports.comparison_tables import make_cost_table, make_paper_table
 from api.reports.formatting import format_metric, format_metric_value
 from api.reports.html_page import render_figure, render_page, render_table

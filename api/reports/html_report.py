@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
 from api.reports.figures import ReportFigure, make_clients_figure, make_figures
 from api.reports.formatting import format_bytes, format_metric, format_metric_value
 from api.reports.html_page import render_chart, render_figure, render_page, render_pairs
 from api.reports.method_curves import find_method_changes
 from api.reports.round_failures import list_round_failures
-from api.reports.run_scores import find_best_score, list_scores
 from fedsim.learning_tasks.metrics import find_main_metric
 from jobs.store.records import RoundRecord
 

@@ -12,7 +12,7 @@ import yaml
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
-    from api.reports.compared_run import ComparedRun
+    from api.comparison.compared_run import ComparedRun
 
 RecordData = dict[str, Any]
 
@@ -46,7 +46,7 @@ def read_compared_run(run: str, path: Path) -> ComparedRun:
     Raises:
         SettingsError: there are no round records.
     """
-    from api.reports.compared_run import ComparedRun
+    from api.comparison.compared_run import ComparedRun
     from jobs.store.records import RoundRecord
 
     try:

@@ -14,7 +14,7 @@ from api.sdk.job_search import PAGE, find_job
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
 
 if TYPE_CHECKING:
-    from api.reports.comparison_records import Comparison
+    from api.comparison.records import Comparison
     from api.sdk.compared_runs import RunSource
     from api.sdk.sweep_handle import AsyncSweepHandle
     from api.sdk.sweeps import News
@@ -209,7 +209,7 @@ class ClientMethods:
             SettingsError: there is nothing to compare, or a file has no round records.
         """
         # These modules import NumPy, which most uses of the client never need.
-        from api.reports.comparison import compare_runs
+        from api.comparison.compare import compare_runs
         from api.sdk.compared_runs import read_runs
 
         found = await read_runs(self._connection, runs, label)

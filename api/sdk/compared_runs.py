@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from api.reports.compared_run import ComparedRun
+from api.comparison.compared_run import ComparedRun
 from api.reports.run_files import read_compared_run
 from api.sdk import calls
 from api.sdk.connection import Connection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from api.reports.run_scores import find_common_metric
+from api.comparison.run_scores import find_common_metric
 from api.sdk import calls
 from api.sdk.connection import Connection
 from api.sdk.job_search import find_labelled

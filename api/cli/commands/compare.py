@@ -19,7 +19,7 @@ from api.cli.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from api.reports.comparison_records import Comparison, ComparisonGroup
+    from api.comparison.records import Comparison, ComparisonGroup
 
 FIGURE_FORMATS = (".pdf", ".png", ".svg")
 
@@ -92,7 +92,7 @@ def read_comparison(runs: list[str], label: list[str] | None, url: str | None, *
         JobNotFound: a run is no path, no job and no sweep.
     """
     from api.cli.commands.connection import connect
-    from api.reports.comparison import compare_runs
+    from api.comparison.compare import compare_runs
     from api.reports.run_files import read_compared_run
 
     parse_labels(label)  # refuses a label without a value

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import FiniteFloat
 
-from api.reports.compared_run import ComparedRun
-from api.reports.comparison import compare_runs
-from api.reports.comparison_curves import Along
-from api.reports.comparison_records import LAST, Comparison
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
+from api.comparison.curves import Along
+from api.comparison.records import LAST, Comparison
 from api.reports.comparison_tables import PaperFormat, render_table
 from api.server.dependencies import StoreOf
 from api.server.errors import describe_problems

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from api.reports.compared_run import ComparedRun
-from api.reports.comparison import compare_runs
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
 from fedsim.base.costs import Cost
 from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd

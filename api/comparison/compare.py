@@ -8,10 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 
-from api.reports.compared_run import ComparedRun
-from api.reports.comparison_curves import Along, make_curve
-from api.reports.comparison_notes import list_notes
-from api.reports.comparison_records import (
+from api.comparison.compared_run import ComparedRun
+from api.comparison.curves import Along, make_curve
+from api.comparison.group_names import list_differences
+from api.comparison.measures import Spread, measure_groups
+from api.comparison.notes import list_notes
+from api.comparison.records import (
     LAST,
     MEASURES,
     Comparison,
@@ -21,10 +23,8 @@ from api.reports.comparison_records import (
     RunCost,
     TargetCost,
 )
-from api.reports.group_names import list_differences
-from api.reports.measures import Spread, measure_groups
-from api.reports.run_groups import RunGroup, group_runs
-from api.reports.run_scores import (
+from api.comparison.run_groups import RunGroup, group_runs
+from api.comparison.run_scores import (
     average_last_scores,
     find_best_score,
     find_common_metric,

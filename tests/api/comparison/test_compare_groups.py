@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from api.reports.compared_run import ComparedRun
-from api.reports.comparison import compare_runs
-from api.reports.comparison_records import Comparison
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
+from api.comparison.records import Comparison
+from api.comparison.run_groups import group_runs
+from api.comparison.run_scores import RoundScore
 from api.reports.comparison_tables import PaperFormat, render_table
-from api.reports.run_groups import group_runs
-from api.reports.run_scores import RoundScore
 from fedsim import FedSimClient
 from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd

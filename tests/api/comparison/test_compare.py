@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from api.reports.compared_run import ComparedRun
-from api.reports.comparison import compare_runs
-from api.reports.comparison_records import RunCost
-from api.reports.run_scores import RoundScore
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
+from api.comparison.records import RunCost
+from api.comparison.run_scores import RoundScore
 from fedsim.errors import RequestError
 from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round

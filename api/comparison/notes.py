@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from api.reports.compared_run import ComparedRun
-from api.reports.run_groups import RunGroup
-from api.reports.run_scores import RoundScore
+from api.comparison.compared_run import ComparedRun
+from api.comparison.run_groups import RunGroup
+from api.comparison.run_scores import RoundScore
 from jobs.store.states import FINAL
 
 FindFinal = Callable[[ComparedRun], RoundScore | None]

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from api.reports.compared_run import ComparedRun
-from api.reports.group_names import name_groups
+from api.comparison.compared_run import ComparedRun
+from api.comparison.group_names import name_groups
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT
 from jobs.store.states import RESUMABLE
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from api.reports.compared_run import ComparedRun
+from api.comparison.compared_run import ComparedRun
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT
 
 CATALOGUES = {

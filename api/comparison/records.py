@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from api.reports.comparison_curves import Along, GroupCurve
-from api.reports.group_names import FieldDifference
-from api.reports.measures import Measure, Spread
-from api.reports.run_scores import RoundScore
+from api.comparison.curves import Along, GroupCurve
+from api.comparison.group_names import FieldDifference
+from api.comparison.measures import Measure, Spread
+from api.comparison.run_scores import RoundScore
 from jobs.store.records import FrozenRecord
 
 LAST = 5

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from api.reports.run_scores import list_scores
+from api.comparison.run_scores import list_scores
 from jobs.store.records import FrozenRecord, RoundRecord
 
 Along: TypeAlias = Literal["rounds", "bytes", "seconds", "updates", "flops"]
