@@ -36,14 +36,6 @@ class RoundsFormat(StrEnum):
     CSV = "csv"
 
 
-class TableFormat(StrEnum):
-    """Output format of a table."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -111,9 +103,6 @@ AgainstOption = Annotated[
         help="The baseline of the differences: the name of a group, or one of its runs. Default: the first "
         "group.",
     ),
-]
-TableFormatOption = Annotated[
-    TableFormat, typer.Option("--format", help="Output format. json and csv are for programs.")
 ]
 UrlOption = Annotated[
     str | None,

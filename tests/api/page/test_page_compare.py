@@ -145,6 +145,19 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     assert all("status of 404" in error for error in browser.errors())
 
 
+def test_a_baseline_and_a_metric_that_the_jobs_lack_are_told(
+    browser: Browser, service: RunningService
+) -> None:
+    one, two = service.ended(name="one"), service.ended(name="two", local={"lr": 0.2})
+    compared(browser, service, one, two, more="&against=kdia")
+    until(lambda: 'against "kdia" is no group' in browser.text("body"))
+    assert len(cells(browser)) == 2
+    compared(browser, service, one, two, more="&metric=global_rmse")
+    until(lambda: 'metric "global_rmse" is a metric of no round' in browser.text("body"))
+    assert "global_rmse" not in browser.script("return location.hash")
+    assert all("status of 422" in error for error in browser.errors())
+
+
 def test_names_in_the_legend_are_text(browser: Browser, service: RunningService) -> None:
     name = '<a href="https://example.org">best</a> & <b>bold</b>'
     job, other = service.ended(name=name, rounds=2), service.ended(name="plain", rounds=2)
