@@ -12,7 +12,7 @@ from api.comparison.compared_run import ComparedRun
 from api.comparison.curves import Along, make_curve
 from api.comparison.group_names import list_differences
 from api.comparison.measures import Spread, measure_groups
-from api.comparison.notes import list_notes
+from api.comparison.notes import describe_few_scores, list_notes
 from api.comparison.records import (
     LAST,
     MEASURES,
@@ -62,8 +62,11 @@ def compare_runs(
         along: the horizontal axis of the curves.
 
     Raises:
-        RequestError: the runs have scores, but none of the metric; or no group is the baseline.
+        RequestError: the runs have scores, but none of the metric; no group is the baseline; or `last` is
+            below 1.
     """
+    if last < 1:
+        raise RequestError([FieldError("last", last, "is too small", "allowed: whole numbers from 1")])
     known = sorted({name for run in runs for record in run.records for name in record.metrics})
     if metric is not None and known and metric not in known:
         raise _make_metric_error(metric, known)
@@ -87,7 +90,10 @@ def compare_runs(
         groups=made,
         lines=rows,
         differences=list_differences([group.members for group in groups]),
-        notes=list_notes(groups, lambda run: by_run[id(run)].final, baseline),
+        notes=[
+            *list_notes(groups, lambda run: by_run[id(run)].final, baseline),
+            *describe_few_scores(groups, metric, last),
+        ],
     )
 
 

@@ -19,7 +19,7 @@ class ComparedRun(NamedTuple):
         spec: as plain data; {} if it is unknown.
         labels: of the job; {} for a run in files.
         state: of the job; "" for a run in files.
-        rounds_total: rounds of the whole run; None if it is unknown.
+        rounds_total: rounds of the whole job; None for a run in files.
     """
 
     run: str
@@ -38,7 +38,14 @@ class ComparedRun(NamedTuple):
     @property
     def seed(self) -> int | None:
         """The seed of the spec; None if it is unknown."""
-        return self.spec.get("seed")
+        seed = self.spec.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def num_rounds(self) -> int | None:
+        """Rounds of the whole run, those to come included; None if it is unknown."""
+        rounds = self.rounds_total or self.spec.get("rounds")
+        return rounds if isinstance(rounds, int) else None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -57,5 +64,4 @@ class ComparedRun(NamedTuple):
         """Whether the run has all its rounds, or ended early by its own stop rule."""
         if not self.records or self.state == "SUCCEEDED":
             return self.state == "SUCCEEDED"
-        total = self.rounds_total or self.spec.get("rounds") or 0
-        return len(self.records) >= total or self.records[-1].end is not None
+        return len(self.records) >= (self.num_rounds or 0) or self.records[-1].end is not None

@@ -87,7 +87,9 @@ def list_differences(rows: Rows) -> list[FieldDifference]:
     fields = dict.fromkeys(field for spec in every for field in spec)
     found = []
     for field in fields:
-        marks = {tuple(sorted({json.dumps(spec.get(field)) for spec in row})) for row in specs if row}
+        marks = {
+            tuple(sorted({json.dumps(spec.get(field), default=str) for spec in row})) for row in specs if row
+        }
         if len(marks) > 1:
             written = [dict.fromkeys(_write(spec, field, every) for spec in row) for row in specs]
             texts = [", ".join(words) or NO_FIELD for words in written]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from api.comparison.compared_run import ComparedRun
 from api.comparison.run_groups import RunGroup
-from api.comparison.run_scores import RoundScore
+from api.comparison.run_scores import RoundScore, list_scores
 from jobs.store.states import FINAL
 
 FindFinal = Callable[[ComparedRun], RoundScore | None]
@@ -27,6 +27,18 @@ def list_notes(groups: Sequence[RunGroup], find_final: FindFinal, baseline: int 
         *_describe_unequal_rounds(counted, find_final),
         *_describe_single_seeds(groups, counted, baseline),
     ]
+
+
+def describe_few_scores(groups: Sequence[RunGroup], metric: str, last: int) -> Iterator[str]:
+    """Describe that runs have fewer scores than the mean of the last rounds asks for."""
+    counts = {
+        group.name: min(len([*list_scores(run.records, metric)]) for run in group.counted)
+        for group in groups
+        if group.counted
+    }
+    few = [f"{name}: {count}" for name, count in counts.items() if 0 < count < last]
+    if few:
+        yield f"The mean of the last {last} is a mean of fewer rounds: {'; '.join(few)}."
 
 
 def _join(words: Sequence[str]) -> str:

@@ -36,9 +36,10 @@ class RunGroup(NamedTuple):
         ]
         if len(self.members) == 1:
             [run] = self.members
-            total = run.rounds_total or run.spec.get("rounds")
             state = f", {left[0]}" if left and left[0] != "unfinished" else ""
-            return f"{state}, {len(run.records)} of {total} rounds" if left and total else ""
+            return (
+                f"{state}, {len(run.records)} of {run.num_rounds} rounds" if left and run.num_rounds else ""
+            )
         size = len(self.members)
         counts = f"{len(self.counted)} of {size} seeds" if 0 < len(self.counted) < size else f"{size} seeds"
         words = [f"{'all' if count == size else count} {word}" for word, count in Counter(left).items()]

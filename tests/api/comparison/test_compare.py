@@ -116,6 +116,8 @@ def test_a_metric_that_nobody_has_is_refused() -> None:
         compare_runs([run("a", 0.1), run("b", 0.1)], against="fedprox")
     with pytest.raises(RequestError, match="is the beginning of several groups"):
         compare_runs([run("ab", 0.1), run("ac", 0.1)], against="a")
+    with pytest.raises(RequestError, match="last: is too small"):
+        compare_runs([run("a", 0.1)], last=0)
     nothing = compare_runs([ComparedRun("a", "a", [])])
     assert (nothing.counted, nothing.baseline) == ([], None)
     assert nothing.notes == ["No results yet: a (no rounds)."]

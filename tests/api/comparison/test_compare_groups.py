@@ -120,6 +120,10 @@ def test_runs_without_the_same_rounds_scores_or_seeds() -> None:
     # Later scores than that of the result do not count.
     assert found.lines[0].final == RoundScore(2, 0.7)
     assert found.lines[0].last_rounds == pytest.approx(0.6)
+    assert not any("fewer rounds" in note for note in found.notes)
+    assert compare_runs([patient], last=4).notes == [
+        "The mean of the last 4 is a mean of fewer rounds: kdia-seed1: 3."
+    ]
     several = compare_runs([run("kdia", seed, [0.5]) for seed in (1, 2)] + [run("fedavg", 3, [0.5])])
     assert any(note.startswith("No seed in common with kdia") for note in several.notes)
 
