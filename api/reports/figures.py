@@ -54,6 +54,7 @@ class ReportFigure(NamedTuple):
         y_title: title of the vertical axis.
         curves: at least one.
         changes: changes that the algorithm reports, as (place on the horizontal axis, text, lasting part).
+        bands: lower and upper edge of a band around each curve, of each point; without bands empty.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ReportFigure(NamedTuple):
     y_title: str
     curves: list[ReportCurve]
     changes: list[tuple[float, str, str]] = []  # noqa: RUF012
+    bands: list[list[tuple[float, float]]] = []  # noqa: RUF012
 
 
 class _Axis(NamedTuple):

@@ -4,60 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from math import ceil
 from typing import Any, NamedTuple
 
 import yaml
 
+from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
-from api.reports.comparison import find_best_score, list_scores
-from api.reports.figures import (
-    MOST_POINTS,
-    PASSING_HEIGHT,
-    ReportCurve,
-    ReportFigure,
-    make_clients_figure,
-    make_figures,
-)
-from api.reports.formatting import escape_label, format_bytes, format_metric, format_metric_value
+from api.reports.figures import ReportFigure, make_clients_figure, make_figures
+from api.reports.formatting import format_bytes, format_metric, format_metric_value
+from api.reports.html_page import render_chart, render_figure, render_page, render_pairs
 from api.reports.method_curves import find_method_changes
-from api.reports.picture_style import COLOURS
 from api.reports.round_failures import list_round_failures
 from fedsim.learning_tasks.metrics import find_main_metric
 from jobs.store.records import RoundRecord
-
-LEGEND_COLUMNS = 3
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #1a1f26; max-width: 1000px;
-  margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }}
-h2 {{ font-size: 1.1rem; margin: 2rem 0 .3rem; }}
-p {{ margin: .25rem 0; color: #545d68; overflow-wrap: anywhere; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .15rem 1.2rem .15rem 0; text-align: left; font-weight: 400;
-  border-bottom: 1px solid #e6e9ed; }}
-th {{ color: #545d68; }}
-td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
-pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: .4rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{facts}</p>
-{figures}
-{pictures}
-<h2>Spec</h2>
-<pre tabindex="0">{spec}</pre>
-</body>
-</html>
-"""
 
 
 class RunReport(NamedTuple):
@@ -92,24 +51,26 @@ class RunReport(NamedTuple):
 
 def render_report(reported: RunReport) -> str:
     """Render the report of a run as HTML of about 5 MB, with the chart library inside."""
-    drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.list_figures())]
+    drawn = [render_figure(figure, first=not number) for number, figure in enumerate(reported.list_figures())]
     if reported.class_map is not None:
-        drawn.append(_chart(TITLE, "partition", make_class_map_figure(reported.class_map), first=not drawn))
+        drawn.append(
+            render_chart(TITLE, "partition", make_class_map_figure(reported.class_map), first=not drawn)
+        )
     elif reported.class_map_error:
         drawn.append(f"<h2>{TITLE}</h2>\n<p>No class map: {escape(reported.class_map_error)}</p>")
     words = [reported.run, reported.state.lower(), reported.message]
     changes, failures = _list_method_changes(reported.records), list_round_failures(reported.records)
     tables = [
-        _table("Changes reported by the algorithm", changes),
-        _table("Failures that the run survived", failures),
+        render_pairs("Changes reported by the algorithm", changes),
+        render_pairs("Failures that the run survived", failures),
     ]
-    return _PAGE.format(
-        title=escape(reported.name),
-        facts=escape(" · ".join(word for word in words if word)),
-        figures=_table("Figures", list_facts(reported)),
-        pictures="\n".join([*drawn, *filter(None, tables)]) or "<p>No round has ended.</p>",
-        spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
-    )
+    spec = escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True))
+    body = [
+        render_pairs("Figures", list_facts(reported)),
+        *(drawn + tables if any(drawn + tables) else ["<p>No round has ended.</p>"]),
+        f'<h2>Spec</h2>\n<pre tabindex="0">{spec}</pre>',
+    ]
+    return render_page(reported.name, words, body)
 
 
 def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
@@ -147,66 +108,3 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
 def _list_method_changes(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
     """List the changes that the algorithm reports as pairs (round, text)."""
     return ((f"round {records[place].round}", text) for place, text, _ in find_method_changes(records))
-
-
-def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Render pairs of texts as a table with a title; return "" without pairs."""
-    lines = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>\n' for a, b in pairs)
-    return f"<h2>{escape(title)}</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
-
-
-def _picture(figure: ReportFigure, *, first: bool) -> str:
-    from plotly import graph_objects
-
-    drawn = graph_objects.Figure()
-    for number, curve in enumerate(figure.curves):
-        colour = COLOURS[number % len(COLOURS)]
-        drawn.add_scatter(
-            x=curve.x,
-            y=curve.y,
-            name=escape_label(curve.name),
-            mode=_mode(curve),
-            line={"color": colour, "width": 2},
-        )
-    drawn.update_layout(
-        template="plotly_white",
-        height=420,
-        showlegend=len(figure.curves) > 1,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": escape_label(figure.x_title)}, "rangemode": "tozero"},
-        yaxis={"title": {"text": escape_label(figure.y_title)}},
-        margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
-        hovermode="x unified",
-    )
-    for x, _, lasting in figure.changes:
-        # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
-        place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING_HEIGHT}
-        line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
-        drawn.add_shape(type="line", line=line, **place)
-    for number, (x, _, lasting) in enumerate(change for change in figure.changes if change[2]):
-        words = {
-            "text": escape_label(lasting[:60]),
-            "showarrow": False,
-            "xanchor": "left",
-            "font": {"size": 11},
-        }
-        drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
-    return _chart(figure.title, figure.name, drawn, first=first)
-
-
-def _mode(curve: ReportCurve) -> str:
-    # A metric that was measured once, after the last round, is one point.
-    return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
-
-
-def _chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
-    from plotly import io
-
-    chart = io.to_html(
-        drawn,
-        include_plotlyjs=first,
-        full_html=False,
-        div_id=f"chart-{name}",
-        config={"displayModeBar": False, "responsive": True},
-    )
-    return f"<h2>{escape(title)}</h2>\n{chart}"

@@ -1,4 +1,4 @@
-"""PNG pictures of a run for a paper."""
+"""Pictures of runs for a paper: PNG, PDF and SVG."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ def save_pictures(
     Returns:
         The written files.
     """
-    files = [_save(figure, folder / f"{figure.name}.png") for figure in figures]
+    files = [save_figure(figure, folder / f"{figure.name}.png") for figure in figures]
     return files if class_map is None else [*files, save_class_map(class_map, folder / "partition.png")]
 
 
-def _save(figure: ReportFigure, path: Path) -> Path:
+def save_figure(figure: ReportFigure, path: Path) -> Path:
+    """Save a figure; the ending of the path, `.png`, `.pdf` or `.svg`, selects the format."""
     # Without pyplot, which keeps figures in memory and looks for a display.
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
     # The legend is above the plot; short names stand two in a line.
     columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT_NAME else 1
@@ -50,6 +53,10 @@ def _save(figure: ReportFigure, path: Path) -> Path:
         colour = COLOURS[number % len(COLOURS)]
         name = curve.name.replace("$", r"\$")  # no formula
         axes.plot(curve.x, curve.y, label=name, color=colour, linewidth=1.2, marker=marker, markersize=3)
+    for number, (curve, band) in enumerate(zip(figure.curves, figure.bands, strict=False)):
+        low, high = zip(*band, strict=True) if band else ((), ())
+        colour = COLOURS[number % len(COLOURS)]
+        axes.fill_between(curve.x[: len(band)], low, high, color=colour, alpha=0.18, linewidth=0)
     for x, _, lasting in figure.changes:
         # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
         axes.axvline(
@@ -59,6 +66,8 @@ def _save(figure: ReportFigure, path: Path) -> Path:
             linewidth=0.6,
             linestyle=":" if lasting else "-",
         )
+    if figure.x_title == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(figure.x_title, fontsize=8)
     axes.set_ylabel(figure.y_title, fontsize=8, parse_math=False)
     axes.tick_params(labelsize=7)
@@ -66,5 +75,7 @@ def _save(figure: ReportFigure, path: Path) -> Path:
     axes.spines[["top", "right"]].set_visible(False)
     if len(figure.curves) > 1:
         canvas.legend(fontsize=6.5, frameon=False, loc="outside upper left", ncols=columns)
-    canvas.savefig(path, dpi=DPI)
+    # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
+        canvas.savefig(path, dpi=DPI)
     return path

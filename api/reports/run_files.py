@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fedsim.errors import SettingsError
+
+if TYPE_CHECKING:
+    from api.comparison.compared_run import ComparedRun
 
 RecordData = dict[str, Any]
 
@@ -31,6 +34,27 @@ def read_records(path: Path) -> list[RecordData]:
     if not found:
         raise make_no_records_error(path, "it is empty")
     return found
+
+
+def read_compared_run(run: str, path: Path) -> ComparedRun:
+    """Read a run in files, to compare it.
+
+    Args:
+        run: the file as the caller gave it.
+        path: as for `read_records`.
+
+    Raises:
+        SettingsError: there are no round records.
+    """
+    from api.comparison.compared_run import ComparedRun
+    from jobs.store.records import RoundRecord
+
+    try:
+        records = [RoundRecord.model_validate(record) for record in read_records(path)]
+    except ValueError as error:
+        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
+    spec = read_plain_spec(path)
+    return ComparedRun(run, find_name(spec, path), records, spec)
 
 
 def read_name(path: Path) -> str:

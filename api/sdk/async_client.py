@@ -8,7 +8,8 @@ from typing import Any, Self
 import httpx
 
 from api.sdk.async_job_handle import AsyncJobHandle
-from api.sdk.client_methods import BaseClient, ClientMethods
+from api.sdk.client_methods import ClientMethods
+from api.sdk.connection import BaseClient
 from api.sdk.senders import AsyncSender, Sender
 
 __all__ = ["AsyncFedSimClient", "AsyncJobHandle"]

@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from api.reports.comparison import ComparedRun, Comparison, compare_runs
 from api.sdk import calls
 from api.sdk.async_job_handle import AsyncJobHandle
 from api.sdk.calls import Call
-from api.sdk.connection import Connection, resolve_address
+from api.sdk.connection import Connection
 from api.sdk.job_search import PAGE, find_job
-from api.sdk.rounds import read_rounds
-from api.sdk.senders import Sender
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
 
 if TYPE_CHECKING:
+    from api.comparison.records import Comparison
+    from api.sdk.compared_runs import RunSource
     from api.sdk.sweep_handle import AsyncSweepHandle
     from api.sdk.sweeps import News
     from jobs.local_ray.cluster import ClusterState
     from jobs.plan.plan import Plan
 
 T = TypeVar("T")
-TransportT = TypeVar("TransportT")
-
-
-class BaseClient(ABC, Generic[TransportT]):
-    """The address of a client, and its connection."""
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 30.0,
-        transport: TransportT | None = None,
-    ) -> None:
-        """Make a client; it connects with its first call.
-
-        Args:
-            url: of the service; by default `FEDSIM_URL`, else that of the service that was started on this
-                machine with the same `FEDSIM_HOME`, else http://127.0.0.1:8000.
-            token: of the service, if it asks for one; by default `FEDSIM_TOKEN`.
-            timeout: seconds to wait for one answer. A call that checks or measures a spec waits longer.
-            transport: an httpx transport to use instead of the network.
-
-        Raises:
-            SettingsError: the URL or the token is malformed.
-        """
-        self.url, options = resolve_address(url, token, timeout)
-        self._connection = Connection(self.url, self._make_sender(transport, options))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
-
-    @abstractmethod
-    def _make_sender(self, transport: TransportT | None, options: dict[str, Any]) -> Sender:
-        """Make the part that sends, blocking or awaited."""
 
 
 class ClientMethods:
@@ -213,28 +176,44 @@ class ClientMethods:
         return handle
 
     async def compare(
-        self, jobs: Iterable[str], *, metric: str | None = None, target: float | None = None
+        self,
+        runs: RunSource | Iterable[RunSource] = (),
+        *,
+        label: str | Sequence[str] | None = None,
+        metric: str | None = None,
+        target: float | None = None,
+        last: int = 5,
+        against: str | None = None,
+        together: bool = True,
     ) -> Comparison:
-        """Compare jobs: rounds, bytes and seconds to a target, final and best value.
+        """Compare runs: means over seeds, differences paired by seed, and the cost to reach a target.
 
         Args:
-            jobs: their ids.
+            runs: ids of jobs, names of sweeps, folders written by `fedsim run --out`, or files written by
+                `fedsim run --format json` or `jsonl`.
+            label: also all jobs with this label, `name` or `name=value`, or with all of these labels.
             metric: a metric of the records; by default the main metric of the jobs. For a loss, an RMSE and
                 a perplexity, the smaller value is better.
             target: the value to reach; by default the worst final value of the jobs.
+            last: number of scores in the mean of the last rounds.
+            against: the baseline of the differences: the name of a group, or a run of it; by default the
+                first group.
+            together: False makes one group of each run, instead of one of all seeds.
 
         Returns:
-            One line for each job.
+            One group for each experiment, and one line for each run.
 
         Raises:
             JobNotFound: one of the jobs does not exist.
-            SettingsError: no record has the metric.
+            RequestError: no record has the metric, or no group is the baseline.
+            SettingsError: there is nothing to compare, or a file has no round records.
         """
-        runs: list[ComparedRun] = []
-        for job_id in jobs:
-            job = await find_job(self._connection, job_id)
-            runs.append(ComparedRun(job.id, job.name, await read_rounds(self._connection, job.id), job.spec))
-        return compare_runs(runs, metric, target)
+        # These modules import NumPy, which most uses of the client never need.
+        from api.comparison.compare import compare_runs
+        from api.sdk.compared_runs import read_runs
+
+        found = await read_runs(self._connection, runs, label)
+        return compare_runs(found, metric, target, last=last, against=against, together=together)
 
     async def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List the names that a spec can use.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
 
@@ -34,6 +35,7 @@ CONNECT_SECONDS = 5.0
 """Seconds to wait for a connection, unless the timeout of the client is shorter."""
 
 T = TypeVar("T")
+TransportT = TypeVar("TransportT")
 
 
 class Address(NamedTuple):
@@ -224,3 +226,37 @@ def read_retry_after(response: httpx.Response) -> float:
         return 0.0
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+class BaseClient(ABC, Generic[TransportT]):
+    """The address of a client, and its connection."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        transport: TransportT | None = None,
+    ) -> None:
+        """Make a client; it connects with its first call.
+
+        Args:
+            url: of the service; by default `FEDSIM_URL`, else that of the service that was started on this
+                machine with the same `FEDSIM_HOME`, else http://127.0.0.1:8000.
+            token: of the service, if it asks for one; by default `FEDSIM_TOKEN`.
+            timeout: seconds to wait for one answer. A call that checks or measures a spec waits longer.
+            transport: an httpx transport to use instead of the network.
+
+        Raises:
+            SettingsError: the URL or the token is malformed.
+        """
+        self.url, options = resolve_address(url, token, timeout)
+        self._connection = Connection(self.url, self._make_sender(transport, options))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @abstractmethod
+    def _make_sender(self, transport: TransportT | None, options: dict[str, Any]) -> Sender:
+        """Make the part that sends, blocking or awaited."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from api.sdk import calls
 from api.sdk.connection import Connection
@@ -12,6 +13,9 @@ from jobs.store.records import Job
 
 PAGE = 100
 """Jobs in one answer."""
+
+LABEL_PAGE = 500
+"""Jobs in one answer to a question for all jobs with a label."""
 
 WHOLE_ID = re.compile(r"[A-Za-z0-9]{1,64}")
 """A text that may be an id; any other text could change the path of the request."""
@@ -46,6 +50,19 @@ async def find_job(connection: Connection, text: str) -> Job:
         raise _make_ambiguous_error(text, found)
     young = await connection.send(calls.list_jobs(order_by="-created_at", limit=SUGGESTED_FROM))
     raise JobNotFound(refusal.message, _suggest_job(text, young.jobs) or refusal.hint)
+
+
+async def find_labelled(connection: Connection, label: str | Sequence[str]) -> list[Job]:
+    """Find all jobs with a label, `name` or `name=value`, or with all of these labels; the youngest first."""
+    jobs: list[Job] = []
+    token: str | None = None
+    while True:
+        call = calls.list_jobs(label=label, order_by="-created_at", limit=LABEL_PAGE, page_token=token)
+        page = await connection.send(call)
+        jobs += page.jobs
+        token = page.next_page_token
+        if token is None:
+            return jobs
 
 
 async def _find_by_beginning(connection: Connection, prefix: str) -> list[Job]:

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from api.reports.comparison import find_common_metric
+from api.comparison.run_scores import find_common_metric
 from api.sdk import calls
 from api.sdk.connection import Connection
+from api.sdk.job_search import find_labelled
 from api.sdk.waiting import Deadline, retry_while_away
 from fedsim.errors import SpecError
 from jobs.spec import parse_spec
 from jobs.spec.sweep import GROUP, Member, Sweep
 from jobs.store.records import Job
 from jobs.store.states import FINAL, RESUMABLE
-
-GROUP_PAGE = 500
-"""Jobs in one answer."""
 
 LONGEST_PAUSE = 3.0
 """Seconds between two looks at a group of jobs, at most."""
@@ -128,18 +126,7 @@ class SweepView:
 
 async def read_group(connection: Connection, group: str) -> list[Job]:
     """Read all jobs of a group, the youngest first."""
-    jobs: list[Job] = []
-    token: str | None = None
-    while True:
-        page = await connection.send(
-            calls.list_jobs(
-                label=f"{GROUP}={group}", order_by="-created_at", limit=GROUP_PAGE, page_token=token
-            )
-        )
-        jobs += page.jobs
-        token = page.next_page_token
-        if token is None:
-            return jobs
+    return await find_labelled(connection, f"{GROUP}={group}")
 
 
 async def submit_missing(connection: Connection, view: SweepView, resume: bool, news: News | None) -> None:

@@ -27,6 +27,7 @@ from api.server.routes import (
     check,
     class_map,
     cluster,
+    comparison,
     curves,
     health,
     jobs,
@@ -75,7 +76,10 @@ def create_app(
     app.state.metrics = ServiceMetrics(app.state.streams)
     app.state.stopping = False
     errors.install_error_handlers(app)
-    for part in (jobs, streams, artifacts, catalogue, check, cluster, curves, class_map, method_curves):
+    for part in (
+        *(jobs, streams, artifacts, catalogue, check, cluster),
+        *(comparison, curves, class_map, method_curves),
+    ):
         app.include_router(
             part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]
         )

@@ -1,123 +1,181 @@
-"""`fedsim compare`: a table that compares runs."""
+"""`fedsim compare`: groups of runs side by side, as a table and as a figure."""
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import RunsArgument, TableFormat, TableFormatOption, UrlOption
+from api.cli.commands.options import (
+    AgainstOption,
+    ComparedArgument,
+    ComparedLabelOption,
+    LastOption,
+    MetricOption,
+    UrlOption,
+    parse_labels,
+)
 
 if TYPE_CHECKING:
-    from api.reports.comparison import ComparedRun, Comparison, ComparisonRow
+    from api.comparison.records import Comparison, ComparisonGroup
+
+FIGURE_FORMATS = (".pdf", ".png", ".svg")
+
+
+class CompareFormat(StrEnum):
+    """Output format of a comparison."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+    JSON = "json"
 
 
 def compare(
-    runs: RunsArgument,
+    runs: ComparedArgument = None,
+    label: ComparedLabelOption = None,
+    metric: MetricOption = None,
+    last: LastOption = 5,
+    against: AgainstOption = None,
     target: Annotated[
         float | None, typer.Option(help="The target value. Default: the worst final value among the runs.")
     ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="The metric to compare. Default: the main metric of the runs. For losses, RMSE, MAE and "
-            "perplexity, smaller is better."
-        ),
+    each: Annotated[
+        bool, typer.Option("--each", help="One row for each run, instead of one for all seeds of a group.")
+    ] = False,
+    format: Annotated[
+        CompareFormat, typer.Option("--format", help="Output format. csv and json have all digits.")
+    ] = CompareFormat.TEXT,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Also draw the curves into a .pdf, .svg or .png file."),
     ] = None,
-    format: TableFormatOption = TableFormat.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Compare runs: final and best value, cost to reach a target, total traffic and computing time."""
+    """Compare runs: means over seeds, differences paired by seed, and the cost to reach a target.
+
+    Runs that differ by their seeds alone are one group.
+    """
     from api.cli.display import make_data_console, print_json, print_message
-    from api.reports.comparison import compare_runs
 
-    found = compare_runs(list(_read(runs, url)), metric, target)
-    if format is TableFormat.JSON:
-        print_json(found.to_document())
-    elif format is TableFormat.CSV:
-        rows = [line.to_row() for line in found.lines]
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    else:
-        make_data_console().print(_table(found))
-        for note in (found.describe_unequal_data(), found.describe_unequal_rounds()):
-            if note:
-                print_message(note)
-        print_message("best = value of the best round on the test set; this is an optimistic value")
-
-
-def _read(runs: Sequence[str], url: str | None) -> Iterator[ComparedRun]:
-    """Read runs from files and from the service; only files need no service."""
-    from api.cli.commands.connection import connect
-    from api.reports.comparison import ComparedRun
-
-    paths = [Path(run).expanduser() for run in runs]
-    if all(path.exists() for path in paths):
-        yield from (_from_files(run, path) for run, path in zip(runs, paths, strict=True))
-        return
-    with connect(url) as client:
-        for run, path in zip(runs, paths, strict=True):
-            if path.exists():
-                yield _from_files(run, path)
-            else:
-                handle = client.job(run)
-                yield ComparedRun(handle.id, handle.job.name, handle.rounds(), handle.job.spec)
-
-
-def _from_files(run: str, path: Path) -> ComparedRun:
-    from api.reports.comparison import ComparedRun
-    from api.reports.run_files import find_name, make_no_records_error, read_plain_spec, read_records
-    from jobs.store.records import RoundRecord
-
-    try:
-        records = [RoundRecord.model_validate(record) for record in read_records(path)]
-    except ValueError as error:
-        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
-    spec = read_plain_spec(path)
-    return ComparedRun(run, find_name(spec, path), records, spec)
-
-
-def _table(found: Comparison) -> Any:
-    from api.cli.display import make_table
-    from api.reports.formatting import format_number
-
-    target = format_number(found.target)
-    heads = (
-        "run",
-        "name",
-        "seed",
-        "rounds",
-        f"final {found.metric}",
-        "best",
-        f"rounds to {target}",
-        f"traffic to {target}",
-        "traffic",
-        "computing time (s)",
+    if figure is not None:
+        check_figure_path(figure)
+    found = read_comparison(
+        runs or [], label, url, metric=metric, target=target, last=last, against=against, together=not each
     )
-    return make_table(heads, (_cells(line, found.metric) for line in found.lines), numbers=heads[2:])
+    if format is CompareFormat.JSON:
+        print_json(found.model_dump(mode="json"))
+    elif format is CompareFormat.TEXT:
+        for table in _make_tables(found):
+            make_data_console().print(table)
+    else:
+        from api.reports.comparison_tables import PaperFormat, render_table
+
+        print(render_table(found, PaperFormat(format.value)), end="")
+    for note in found.notes:
+        print_message(note)
+    if format is CompareFormat.TEXT:
+        print_message("best on test = value of the best round on the test set; this is an optimistic value")
+    if figure is not None:
+        _draw(found, figure)
 
 
-def _cells(line: ComparisonRow, metric: str) -> list[Any]:
-    from api.cli.display import make_plain_text
-    from api.reports.formatting import format_bytes, format_metric_value
+def read_comparison(runs: list[str], label: list[str] | None, url: str | None, **options: Any) -> Comparison:
+    """Read and compare runs; if all of them are in files, no service is needed.
 
-    reached, best = line.cost_to_target, line.best
+    Raises:
+        SettingsError: there is nothing to compare, or a file has no round records.
+        RequestError: an option does not suit the runs.
+        JobNotFound: a run is no path, no job and no sweep.
+    """
+    from api.cli.commands.connection import connect
+    from api.comparison.compare import compare_runs
+    from api.reports.run_files import read_compared_run
+
+    parse_labels(label)  # refuses a label without a value
+    paths = [Path(run).expanduser() for run in runs]
+    if runs and not label and all(path.exists() for path in paths):
+        return compare_runs([*map(read_compared_run, runs, paths)], **options)
+    with connect(url) as client:
+        return client.compare(runs, label=label, **options)
+
+
+def check_figure_path(path: Path) -> None:
+    """Refuse a figure that cannot be written, before the runs are read.
+
+    Raises:
+        SettingsError: the ending is unknown, or the folder does not exist.
+    """
+    from fedsim.errors import SettingsError
+
+    if path.suffix.lower() not in FIGURE_FORMATS:
+        raise SettingsError(
+            f"--figure {str(path)!r} has an unknown ending", f"allowed: {', '.join(FIGURE_FORMATS)}"
+        )
+    if not path.parent.is_dir():
+        raise SettingsError(
+            f"--figure {str(path)!r}: there is no folder {str(path.parent)!r}", "create it first"
+        )
+
+
+def _draw(found: Comparison, path: Path) -> None:
+    from api.cli.display import print_message
+    from api.reports.comparison_figure import make_comparison_figure
+    from api.reports.png_pictures import save_figure
+    from fedsim.errors import SettingsError
+
+    drawn = make_comparison_figure(found)
+    if drawn is None:
+        raise SettingsError(
+            f"there is nothing to draw: no round has the metric {found.metric!r}", "wait for an evaluation"
+        )
+    try:
+        save_figure(drawn, path)
+    except OSError as error:
+        raise SettingsError(f"--figure {str(path)!r} cannot be written: {error.strerror}") from error
+    print_message(f"wrote {path}")
+
+
+def _make_tables(found: Comparison) -> list[Any]:
+    """Make the table of the figures, and the table of the differences if there are any."""
+    from api.cli.display import make_plain_text, make_table
+    from api.reports.comparison_tables import format_difference, make_cost_table
+
+    measures = found.list_measures()
+    lead = [found.metric, "runs", *(title for _, title in measures)]
+    cost_heads, costs = make_cost_table(found)
+    rows = [
+        [*_list_scores(found, group), *cells] for group, (_, *cells) in zip(found.counted, costs, strict=True)
+    ]
+    heads = [*lead, *cost_heads[1:]]
+    tables = [make_table(heads, [[*map(make_plain_text, row)] for row in rows], numbers=heads[2:])]
+    compared = [
+        group
+        for group in found.counted
+        if any(getattr(group, name) and getattr(group, name).difference for name, _ in measures)
+    ]
+    if compared:
+        heads = [f"difference from {found.baseline}", *(title for _, title in measures)]
+        cells = [
+            [group.name, *(format_difference(found.metric, getattr(group, name)) for name, _ in measures)]
+            for group in compared
+        ]
+        tables.append(make_table(heads, [[*map(make_plain_text, row)] for row in cells]))
+    return tables
+
+
+def _list_scores(found: Comparison, group: ComparisonGroup) -> list[str]:
+    from api.reports.comparison_tables import format_spread
+    from api.reports.formatting import format_metric_value
+
+    scores = (getattr(group, name) for name, _ in found.list_measures())
     return [
-        make_plain_text(line.run),
-        make_plain_text(line.name),
-        "" if line.seed is None else str(line.seed),
-        str(line.rounds),
-        format_metric_value(metric, line.final and line.final.value),
-        f"{format_metric_value(metric, best.value)} ({best.round})" if best else "",
-        str(reached.rounds) if reached else "not reached",
-        format_bytes(reached.bytes) if reached else "",
-        format_bytes(line.bytes),
-        f"{line.seconds:.1f}",
+        group.title,
+        group.runs[0] if len(group.runs) == 1 else str(len(group.runs)),
+        *(format_spread(score, lambda value: format_metric_value(found.metric, value)) for score in scores),
     ]
 
 

@@ -36,14 +36,6 @@ class RoundsFormat(StrEnum):
     CSV = "csv"
 
 
-class TableFormat(StrEnum):
-    """Output format of a table."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -78,15 +70,39 @@ SelectLabelOption = Annotated[
         help="In place of JOB: all jobs with this label. Repeatable: with all of them.",
     ),
 ]
-RunsArgument = Annotated[
-    list[str],
+ComparedArgument = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="JOB...",
-        help="Job ids, folders written by `run --out`, or files written by `run --format json` or `jsonl`.",
+        metavar="RUN...",
+        help="Names of sweeps, job ids, folders written by `run --out`, or files written by "
+        "`run --format json` or `jsonl`.",
+        autocompletion=complete_job,
     ),
 ]
-TableFormatOption = Annotated[
-    TableFormat, typer.Option("--format", help="Output format. json and csv are for programs.")
+ComparedLabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", metavar="NAME=VALUE", help="Also all jobs with this label. Repeatable: with all of them."
+    ),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The metric to compare. Default: the main metric of the runs. For losses, RMSE, MAE and "
+        "perplexity, smaller is better."
+    ),
+]
+LastOption = Annotated[
+    int, typer.Option("--last", min=1, help="Evaluated rounds in the mean of the last rounds.")
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="GROUP",
+        help="The baseline of the differences: the name of a group, or one of its runs. Default: the first "
+        "group.",
+    ),
 ]
 UrlOption = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""`fedsim report`: an HTML report of a run, and pictures for a paper."""
+"""`fedsim report`: an HTML report of a run or of a sweep, and pictures for a paper."""
 
 from __future__ import annotations
 
@@ -6,28 +6,46 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from api.cli.commands.completion import complete_job
-from api.cli.commands.options import Format, FormatOption, UrlOption
+from api.cli.commands.options import (
+    AgainstOption,
+    ComparedLabelOption,
+    Format,
+    FormatOption,
+    LastOption,
+    MetricOption,
+    UrlOption,
+)
 
 if TYPE_CHECKING:
     from api.reports.class_map import ClassMapDrawing
+    from api.reports.figures import ReportFigure
     from api.reports.html_report import RunReport
     from jobs.store.records import RoundRecord
+
+    Content: TypeAlias = tuple[str, str, list[ReportFigure], ClassMapDrawing | None]
 
 PERSONAL = "personal.csv"
 
 
 def report(
-    run: Annotated[
-        str,
+    runs: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="JOB", help="A job id, or a folder written by `run --out`.", autocompletion=complete_job
+            metavar="RUN...",
+            help="A job id, or a folder written by `run --out`. The name of a sweep, or several runs: the "
+            "report of their comparison.",
+            autocompletion=complete_job,
         ),
-    ],
+    ] = None,
+    label: ComparedLabelOption = None,
+    metric: MetricOption = None,
+    last: LastOption = 5,
+    against: AgainstOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Output folder. Default: ./RUN-report"),
@@ -36,22 +54,30 @@ def report(
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Write the report of a run: one HTML file that needs no network, and PNG pictures of its curves."""
-    from api.cli.display import print_json, print_message
-    from api.reports.html_report import render_report
+    """Write the report of a run or of a sweep: one HTML file that needs no network, and PNG pictures.
 
-    reported = _read(run, url)
-    if reported.class_map_error:
-        print_message(f"the report has no class map: {reported.class_map_error}")
-    folder = out or Path(f"{reported.run}-report")
+    `--metric`, `--last` and `--against` are for comparisons, as in `fedsim compare`.
+    """
+    from api.cli.display import print_json, print_message
+
+    options = {"metric": metric, "last": last, "against": against}
+    is_comparison = (
+        label or options != {"metric": None, "last": 5, "against": None} or _are_several(runs, url)
+    )
+    name, page, figures, class_map = (
+        _read_comparison(runs or [], label, url, options)
+        if is_comparison
+        else _read_run((runs or [""])[0], url)
+    )
+    folder = out or Path(f"{name}-report")
     files = [folder / "report.html"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files[0].write_text(render_report(reported), "utf-8")
+        files[0].write_text(page, "utf-8")
         if pictures:
             from api.reports.png_pictures import save_pictures
 
-            files += save_pictures(reported.list_figures(), reported.class_map, folder)
+            files += save_pictures(figures, class_map, folder)
     except OSError as error:
         raise _make_write_error(folder, error) from error
     if format is Format.JSON:
@@ -59,6 +85,45 @@ def report(
     else:
         for file in files:
             print_message(f"wrote {file}")
+
+
+def _are_several(runs: list[str] | None, url: str | None) -> bool:
+    """Whether the arguments are no single run: none, several, or the name of a sweep."""
+    from api.cli.commands.connection import connect
+
+    if runs is None or len(runs) != 1:
+        return True
+    if Path(runs[0]).expanduser().is_dir():
+        return False
+    with connect(url) as client:
+        return any(client.jobs(label=f"group={runs[0]}", limit=1))
+
+
+def _read_comparison(
+    runs: list[str], label: list[str] | None, url: str | None, options: Mapping[str, Any]
+) -> Content:
+    """Compare the runs; return name, page and figures of their report."""
+    from api.cli.commands.compare import read_comparison
+    from api.reports.comparison_figure import make_comparison_figure
+    from api.reports.html_comparison import render_comparison
+
+    found = read_comparison(runs, label, url, **options)
+    name = runs[0] if len(runs) == 1 else "comparison"
+    figure = make_comparison_figure(found)
+    sources = [*runs, *(label or [])]
+    title = f"Comparison: {sources[0]}" if len(sources) == 1 else f"Comparison of {len(found.lines)} runs"
+    return Path(name).name, render_comparison(title, found), [figure] if figure else [], None
+
+
+def _read_run(run: str, url: str | None) -> Content:
+    """Read a run; return name, page, figures and class map of its report."""
+    from api.cli.display import print_message
+    from api.reports.html_report import render_report
+
+    reported = _read(run, url)
+    if reported.class_map_error:
+        print_message(f"the report has no class map: {reported.class_map_error}")
+    return reported.run, render_report(reported), reported.list_figures(), reported.class_map
 
 
 def _make_write_error(folder: Path, error: OSError) -> Exception:

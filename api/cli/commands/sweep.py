@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,6 +58,8 @@ def sweep(
         make_data_console().print(_table(handle))
     for line in _describe_failures(handle):
         print_message(line)
+    if handle.succeeded and len(handle.cells()) > 1:
+        print_message(f"`fedsim compare {shlex.quote(grid.name)}` compares the cells, seed by seed")
     raise typer.Exit(0 if done else 1)
 
 

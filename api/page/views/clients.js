@@ -5,13 +5,14 @@ import { colour, curveColour } from "../colours.js";
 import { element, setText, show } from "../element.js";
 import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
-import { mean } from "../statistics.js";
 import { count, measure } from "../formatting.js";
 import { plainText } from "./method_changes.js";
 import { describeAxis, isLowerBetter, isShare, METRICS } from "../metrics.js";
 
 const SCORES = "personal.csv";
 const TENTH = 0.1;
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });

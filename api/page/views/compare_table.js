@@ -1,18 +1,32 @@
-// The tables of a comparison: the figures of each row, as a table and as CSV, and what differs between the rows.
+// The tables of a comparison: the figures of each group, and what differs between the groups.
 
 import { curveVariable } from "../colours.js";
-import { describeUnequalRounds, haveDifferentData } from "../comparison.js";
-import { csv } from "../download.js";
 import { element } from "../element.js";
-import { bytes, count, FINAL, measure, formatMetricName, span } from "../formatting.js";
+import { bytes, count, measure, formatMetricName, span } from "../formatting.js";
 
-const CLEAR = 0.05;
+// The scores of a group; a score has a column if any group has it.
+const listScores = (groups, last) => [["final", "last round"], ["last_rounds", `mean of the last ${last}`], ["validated", "best by validation"]]
+  .filter(([key]) => groups.some((group) => group[key]));
 
-// Without a target, the figures to the target are missing.
-export function comparisonTable(rows, metric, target) {
+// The figures of groups with results, as the service computes them. `jobs` are the jobs by id.
+export function comparisonTable(groups, { metric, target, last, baseline, lines }, jobs) {
   const aim = target === null ? "the target" : measure(metric, target);
-  const heads = [formatMetricName(metric), "best", `rounds to ${aim}`, `traffic to ${aim}`, `computing time to ${aim}`, "traffic", "computing time", "difference from the best"];
-  return element("table", { id: "compared" }, headOf("Run", heads), element("tbody", {}, rows.map((row, index) => line(row, index, metric, target))));
+  const scores = listScores(groups, last);
+  const compared = scores.filter(([key]) => groups.some((group) => group[key]?.difference));
+  const heads = [
+    ...scores.map(([, title]) => title), ...compared.map(([, title]) => `difference, ${title}`),
+    "best on test", `rounds to ${aim}`, `traffic to ${aim}`, `computing time to ${aim}`, "traffic", "computing time",
+  ];
+  const rows = groups.map((group, index) => {
+    const own = lines.find(({ run }) => run === group.runs[0]);
+    const label = group.members.length === 1 ? element("a", { href: `#/jobs/${own.run}`, title: jobs.get(own.run)?.name ?? own.name }, group.name) : group.name;
+    const texts = [
+      ...scores.map(([key]) => formatScore(metric, group[key])), ...compared.map(([key]) => formatDifference(metric, group, key, baseline)),
+      ...listCosts(group, own, metric, target),
+    ];
+    return element("tr", { class: group.final?.is_best ? "best" : null }, element("th", { scope: "row" }, swatch(index), label, group.note), texts.map((text) => element("td", {}, text)));
+  });
+  return element("table", { id: "compared" }, headOf(formatMetricName(metric), heads), element("tbody", {}, rows));
 }
 
 // The head of a table; only screen readers read the first cell.
@@ -27,83 +41,40 @@ function swatch(index) {
   return made;
 }
 
-function line(row, index, metric, target) {
-  const score = (found) => (found ? formatSpread(found, (value) => measure(metric, value)) : "–");
+const formatScore = (metric, found) => (found ? formatSpread(found, (value) => measure(metric, value)) : "–");
+
+// The best round, and the costs of a group. Without a target, those to the target are missing.
+function listCosts({ runs, best, cost_to_target: { rounds, bytes: traffic, seconds, missed }, ...group }, own, metric, target) {
   const size = (found, write) => (found ? formatSpread(found, write, true) : "–");
-  const [only] = row.lines;
-  const label = row.alone ? element("a", { href: `#/jobs/${only.job.id}`, title: only.job.name }, row.name) : row.name;
-  return element("tr", { class: row.isBest ? "best" : null },
-    element("th", { scope: "row" }, swatch(index), label, row.note),
-    element("td", {}, score(row.final)),
-    element("td", {}, score(row.best), row.lines.length === 1 && only.bestRound ? element("span", { class: "soft" }, ` at ${only.bestRound}`) : null),
-    element("td", {}, row.rounds ? size(row.rounds, (value) => count(Math.round(value))) + missedBy(row) : target === null ? "–" : "not reached"),
-    element("td", {}, size(row.bytesTo, bytes)),
-    element("td", {}, size(row.secondsTo, span)),
-    element("td", {}, size(row.bytes, bytes)),
-    element("td", {}, size(row.seconds, span)),
-    element("td", {}, describeDifference(row)));
+  const missedBy = missed ? ` (${missed} ${missed === 1 ? "run" : "runs"} never reached it)` : "";
+  return [
+    formatScore(metric, best) + (runs.length === 1 && own.best ? ` at ${own.best.round}` : ""),
+    rounds ? size(rounds, (value) => count(Math.round(value))) + missedBy : target === null ? "–" : "not reached",
+    size(traffic, bytes), size(seconds, span), size(group.bytes, bytes), size(group.seconds, span),
+  ];
 }
 
-const missedBy = ({ missed }) => (missed ? ` (${missed} ${missed === 1 ? "run" : "runs"} never reached it)` : "");
-
-function formatSpread({ mean, deviation, values }, write, isCost = false) {
-  if (values.length < 2 || (isCost && deviation < 1e-9 * Math.abs(mean))) return write(mean);
+function formatSpread({ mean, deviation }, write, isCost = false) {
+  if (deviation === null || (isCost && deviation <= 1e-9 * Math.abs(mean))) return write(mean);
   return `${write(mean)} ± ${write(deviation)}`;
 }
 
-// Welch's t-test on the final values; it needs several seeds.
-function describeDifference({ isBest, p }) {
-  if (isBest) return "best";
-  if (p === null) return "–";
-  const text = `(p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`})`;
-  return p < CLEAR ? `worse ${text}` : `no significant difference ${text}`;
+// "+0.0500 [0.0102, 0.0898], p = 0.020": the difference from the baseline, paired by seed.
+function formatDifference(metric, group, key, baseline) {
+  if (group.name === baseline) return "baseline";
+  if (!group[key]?.difference) return "–";
+  const { difference: { mean, low, high }, p_adjusted: p } = group[key];
+  const write = (value) => measure(metric, value).replace("-", "−");
+  const text = `${mean > 0 ? "+" : ""}${write(mean)}`;
+  return p === null ? `${text} (1 seed)` : `${text} [${write(low)}, ${write(high)}], p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`}`;
 }
 
-// The same figures as in the table, with all their digits; the standard deviation of one seed is empty.
-export function comparisonCsv(rows, metric, target) {
-  const aim = target ?? "the target";
-  const spread = (name, unit, read) => [
-    [`${name}, mean${unit}`, (row) => read(row)?.mean],
-    [`${name}, standard deviation${unit}`, (row) => (read(row)?.values.length > 1 ? read(row).deviation : null)],
-  ];
-  const columns = [
-    ["run", ({ name, note }) => name + note], ["jobs", ({ lines }) => lines.map(({ job }) => job.id).join(" ")],
-    ["seeds", ({ lines }) => lines.map(({ job }) => job.spec.seed).join(" ")],
-    ...spread(`${metric}, final`, "", ({ final }) => final), ...spread(`${metric}, best`, "", ({ best }) => best),
-    ["round of the best", ({ lines }) => (lines.length === 1 ? lines[0].bestRound : null)],
-    ...spread(`rounds to ${aim}`, "", ({ rounds }) => rounds), [`runs that never reached ${aim}`, ({ missed }) => missed],
-    ...spread(`traffic to ${aim}`, " (bytes)", ({ bytesTo }) => bytesTo),
-    ...spread(`computing time to ${aim}`, " (s)", ({ secondsTo }) => secondsTo),
-    ...spread("traffic", " (bytes)", ({ bytes: traffic }) => traffic), ...spread("computing time", " (s)", ({ seconds }) => seconds),
-    ["p of the difference from the best", ({ p }) => p],
-  ];
-  return csv([columns.map(([name]) => name), ...rows.map((row) => columns.map(([, read]) => read(row)))]);
-}
-
-// The jobs without a round that have ended, or those that have not: "fedavg, seed 9 (queued)".
-function describeWaiting(groups, isEnded) {
-  const jobs = groups.flatMap(({ members, name }) => members.filter(({ job, records }) => !records.all.length && FINAL.has(job.state) === isEnded)
-    .map(({ job }) => ({ name: members.length > 1 ? `${name}, seed ${job.spec.seed}` : name, state: job.state.toLowerCase() })));
-  const found = Map.groupBy(jobs, ({ state }) => state);
-  return [...found].map(([state, members]) => `${members.map(({ name }) => name).join("; ")} (${state})`).join(", ");
-}
-
-// What a reader must know about the rows: `[text]`. `groups` are all groups, also those that have no row.
-export function describeRows(rows, groups) {
-  const [ended, waiting] = [true, false].map((isEnded) => describeWaiting(groups, isEnded));
-  const isSingle = rows.length > 1 && rows.every(({ lines }) => lines.length === 1);
-  return [
-    haveDifferentData(rows) ? "The rows have different data: their values are not comparable. No row is marked as the best, and only a target of your own is used." : "",
-    waiting && `No results yet: ${waiting}`,
-    ended && `No results: ${ended}`,
-    describeUnequalRounds(rows),
-    isSingle ? "Each row has one seed only: neither a standard deviation nor a test of the difference is possible." : "",
-  ].filter(Boolean);
-}
-
-// The fields that differ, with their values in each row.
-export function differenceTable(rows, differences) {
-  const heads = rows.map(({ name }, index) => [swatch(index), name]);
-  return element("table", { id: "differing" }, headOf("Field", heads), element("tbody", {}, differences.map(({ field, values }) => element("tr", {},
+// The fields that differ between the groups with results, with the value of each; null if none differs.
+export function differenceTable(groups, differences) {
+  const places = groups.flatMap(({ runs }, index) => (runs.length ? [index] : []));
+  const rows = differences.map(({ field, values }) => ({ field, values: places.map((place) => values[place]) })).filter(({ values }) => new Set(values).size > 1);
+  if (!rows.length) return null;
+  const heads = places.map((place, index) => [swatch(index), groups[place].name]);
+  return element("table", { id: "differing" }, headOf("Field", heads), element("tbody", {}, rows.map(({ field, values }) => element("tr", {},
     element("th", { scope: "row" }, element("code", {}, field)), values.map((value) => element("td", {}, value))))));
 }

@@ -1,6 +1,6 @@
 // Selects jobs to compare: the selected jobs, folded, and a search. `chosen()` returns their ids; `change(ids)` sets them.
 
-import { plainName } from "../differences.js";
+import { plainName } from "../job_names.js";
 import { button, element, replaceIfChanged, setText } from "../element.js";
 import { get } from "../service.js";
 import { withToken } from "../session.js";

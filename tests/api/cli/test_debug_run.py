@@ -12,7 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from api.reports.comparison import ComparedRun, compare_runs
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
 from api.reports.html_report import RunReport, list_facts
 from api.reports.json_report import RunSummary
 from jobs.store.records import RoundRecord

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from api.reports.comparison import ComparedRun, compare_runs
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
 from fedsim.base.costs import Cost
+from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd
 from jobs.local_ray.cluster import Share
 from jobs.spec import parse_spec
@@ -61,12 +63,13 @@ def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
     until(lambda: len(cells(browser)) == 2)
     first, second = cells(browser)
     # 0.83 and 0.84; 0.88 and 0.89: means with the deviations of samples.
-    assert first[:3] == ["fedavg (2 seeds)", "0.8350 ± 0.0071", "0.8350 ± 0.0071"]
+    # The mean of the last five is that of all four rounds.
+    assert first[:3] == ["fedavg (2 seeds)", "0.8350 ± 0.0071", "0.7150 ± 0.0071"]
+    assert first[3:6] == ["baseline", "baseline", "0.8350 ± 0.0071"]
     assert second[:2] == ["fedprox (2 seeds)", "0.8850 ± 0.0071"]
-    assert second[-1] == "best"
-    assert (
-        first[-1] == f"worse (p = {stats.ttest_ind([0.83, 0.84], [0.88, 0.89], equal_var=False).pvalue:.3f})"
-    )
+    # The same difference in every seed.
+    assert second[3:5] == ["+0.0500 [0.0500, 0.0500], p < 0.001"] * 2
+    assert browser.count("#compared tr.best") == 1
     until(lambda: browser.count("#compare-chart .fills path") >= 2)
     assert violations(browser) == []
     browser.choose('[name="along"]', "flops")
@@ -94,7 +97,7 @@ def same_as_the_command(browser: Browser, service: RunningService, jobs: list[Jo
         assert line.final is not None
         assert line.best is not None
         assert line.cost_to_target is not None
-        assert row[:4] == [
+        assert [row[0], row[1], *row[-6:-4]] == [
             name,
             f"{line.final.value:.4f}",
             f"{line.best.value:.4f} at {line.best.round}",
@@ -140,6 +143,19 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     until(lambda: len(cells(browser)) == 1)
     assert browser.text("#compare-note") == "No such job: 0000"
     assert all("status of 404" in error for error in browser.errors())
+
+
+def test_a_baseline_and_a_metric_that_the_jobs_lack_are_told(
+    browser: Browser, service: RunningService
+) -> None:
+    one, two = service.ended(name="one"), service.ended(name="two", local={"lr": 0.2})
+    compared(browser, service, one, two, more="&against=kdia")
+    until(lambda: 'against "kdia" is no group' in browser.text("body"))
+    assert len(cells(browser)) == 2
+    compared(browser, service, one, two, more="&metric=global_rmse")
+    until(lambda: 'metric "global_rmse" is a metric of no round' in browser.text("body"))
+    assert "global_rmse" not in browser.script("return location.hash")
+    assert all("status of 422" in error for error in browser.errors())
 
 
 def test_names_in_the_legend_are_text(browser: Browser, service: RunningService) -> None:
@@ -193,32 +209,17 @@ def test_rows_have_the_names_of_a_sweep_and_no_json(browser: Browser, service: R
     labels = {"group": "mus", "algorithm": "fedavg", "seed": "9"}
     late = service.store.create(parse_spec({**jobs[0].spec, "seed": 9}), labels=labels)[0]
     compared(browser, service, *jobs, late)
-    assert browser.text("#compare-remarks") == "No results yet: fedavg, seed 9 (queued)"
-    # Older sweeps have labels and names with JSON.
-    script = """const [jobs, done] = arguments;
-        import("/static/differences.js").then(({ nameRows }) => done(nameRows(jobs)));"""
-    old = [old_job(value) for value in ('{"name": "fedprox", "mu": 0.1}', "fedavg")]
-    found = [browser.driver.execute_async_script(script, rows) for rows in ([[old[0]], [old[1]]], [[old[0]]])]
-    assert found == [["fedprox (mu 0.1)", "fedavg"], ["mus: fedprox (mu 0.1), seed 1"]]
-
-
-def old_job(label: str) -> dict[str, Any]:
-    """A job as the page reads it."""
-    return {
-        "name": f"mus: {label}, seed 1",
-        "labels": {"group": "mus", "algorithm": label},
-        "spec": {"seed": 1},
-    }
+    assert browser.text("#compare-remarks").startswith("No results yet: fedavg, seed 9 (queued).\n")
 
 
 def test_rows_are_named_by_the_fields_that_differ(browser: Browser, service: RunningService) -> None:
     local = [service.ended(name=f"run {lr}", rounds=2, local={"lr": lr}) for lr in (0.05, 0.1)]
     prox = service.ended(name="prox", rounds=3, local={"lr": 0.1}, algorithm={"name": "fedprox", "mu": 0.5})
     compared(browser, service, *local)
-    assert [row[0] for row in cells(browser)] == ["local.lr 0.05", "local.lr 0.1"]
+    assert [row[0] for row in cells(browser)] == ["lr=0.05", "lr=0.1"]
     assert browser.text("#compare-remarks").startswith("Each row has one seed only")
     compared(browser, service, *local, prox)
-    names = ["fedavg, local.lr 0.05", "fedavg, local.lr 0.1", "fedprox, local.lr 0.1"]
+    names = ["fedavg, lr=0.05", "fedavg, lr=0.1", "fedprox, lr=0.1"]
     assert [row[0] for row in cells(browser)] == names
     script = """return [...document.querySelectorAll("#differing tr")]
         .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
@@ -243,7 +244,7 @@ def test_the_final_value_is_of_the_round_of_the_result(browser: Browser, service
         service.store.add_round(job.id, record)
     service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
     compared(browser, service, job)
-    assert cells(browser)[0][:3] == ["patient", "0.7000", "0.7000 at 2"]
+    assert cells(browser)[0][:4] == ["patient", "0.7000", "0.6000", "0.7000 at 2"]
 
 
 def test_a_comparison_is_saved_as_table_and_picture(browser: Browser, service: RunningService) -> None:
@@ -251,19 +252,22 @@ def test_a_comparison_is_saved_as_table_and_picture(browser: Browser, service: R
     compared(browser, service, *jobs)
     browser.script(KEEP_FILE)
     read = "const done = arguments[0]; window.saved ? window.saved.text().then(done) : done('')"
-    browser.click("#save-csv")
-    text = browser.driver.execute_async_script(read)
-    first, second = csv.DictReader(io.StringIO(text))
-    assert (first["run"], first["jobs"], first["seeds"]) == (
+    browser.click("[data-table=csv]")
+    until(lambda: browser.driver.execute_async_script(read) != "")
+    first, second = csv.DictReader(io.StringIO(browser.driver.execute_async_script(read)))
+    assert (first["group"], first["runs"], first["seeds"]) == (
         "fedavg (2 seeds)",
         f"{jobs[0].id} {jobs[2].id}",
         "1 2",
     )
     finals = [service.store.rounds(job.id)[-1].metrics["global_accuracy"] for job in (jobs[0], jobs[2])]
-    assert float(first["global_accuracy, final, mean"]) == statistics.fmean(finals)
-    spread = float(first["global_accuracy, final, standard deviation"])
-    assert spread == pytest.approx(statistics.stdev(finals), rel=1e-12)
-    assert (first["traffic, mean (bytes)"], second["computing time, mean (s)"]) == ("6000", "1")
+    assert float(first["final_mean"]) == statistics.fmean(finals)
+    assert float(first["final_deviation"]) == pytest.approx(statistics.stdev(finals), rel=1e-12)
+    assert (first["bytes_mean"], second["seconds_mean"]) == ("6000.0", "1.0")
+    for ending, beginning in (("md", "| global accuracy"), ("tex", "% \\usepackage{booktabs}")):
+        browser.script("window.saved = null")
+        browser.click(f"[data-table={ending}]")
+        until(lambda start=beginning: browser.driver.execute_async_script(read).startswith(start))  # type: ignore[misc]
     until(lambda: browser.count("#compare-chart .main-svg"))
     browser.script("window.saved = null")
     browser.click("[data-picture=svg]")
@@ -290,21 +294,6 @@ def test_the_chart_of_many_jobs_is_on_the_first_screen(
         const left = cell.getBoundingClientRect().left - room.left;
         return [document.documentElement.scrollWidth, Math.round(left)];"""
     assert browser.script(script) == [width, 0]
-
-
-def test_a_spec_is_written_out_once_for_a_drawing(browser: Browser, service: RunningService) -> None:
-    browser.open(f"{service.url}/#/cluster")
-    script = """const done = arguments[0];
-        import("/static/comparison.js").then(({ groups }) => {
-            let made = 0;
-            const data = { toJSON: () => { made += 1; return "digits"; } };
-            const one = { name: "study", state: "RUNNING", rounds_total: 5 };
-            const entries = [1, 2, 3].map((seed) => (
-                { job: { ...one, id: String(seed), spec: { seed, data } }, records: { all: [] } }));
-            const found = groups(entries, true);
-            done([found.length, found[0].members.length, made]);
-        });"""
-    assert browser.driver.execute_async_script(script) == [1, 3, 3]
 
 
 def test_a_seed_counts_once(browser: Browser, service: RunningService) -> None:
@@ -348,9 +337,9 @@ def test_a_seed_that_was_cancelled_is_called_so(browser: Browser, service: Runni
     service.store.change_state(cancelled.id, JobState.QUEUED, JobState.CANCELLED)
     compared(browser, service, *jobs, cancelled)
     until(lambda: cells(browser)[0][0] == "fedavg (2 of 3 seeds, 1 cancelled)")
-    assert browser.text("#compare-remarks") == "No results: fedavg, seed 3 (cancelled)"
+    assert browser.text("#compare-remarks").startswith("No results: fedavg, seed 3 (cancelled).\n")
     # A row alone is not the best of several.
-    assert cells(browser)[0][-1] == "–"
+    assert browser.count("#compared tr.best") == 0
 
 
 def test_different_data_are_not_ranked(browser: Browser, service: RunningService) -> None:
@@ -363,14 +352,15 @@ def test_different_data_are_not_ranked(browser: Browser, service: RunningService
     ]
     compared(browser, service, *jobs)
     until(lambda: len(cells(browser)) == 2)
-    assert "The rows have different data: their values are not comparable" in browser.text("#compare-remarks")
-    assert [(row[3], row[-1]) for row in cells(browser)] == [("–", "–")] * 2
+    assert "The rows have different data: digits and synthetic_images." in browser.text("#compare-remarks")
+    assert [row[4] for row in cells(browser)] == ["–"] * 2
+    assert "difference" not in browser.text("#compared thead")
     assert "rounds to the target" in browser.text("#compared thead")
     assert browser.count("#compared tr.best") == 0
     browser.write('[name="target"]', "0.6")
-    until(lambda: [row[3] for row in cells(browser)] == ["2", "2"])
+    until(lambda: [row[4] for row in cells(browser)] == ["2", "2"])
     compared(browser, service, *jobs[:2], more="&seeds=0")
-    until(lambda: cells(browser)[1][-1] == "best")
+    until(lambda: browser.count("#compared tr.best") == 1)
 
 
 def test_swatches_follow_the_colours_of_the_curves(browser: Browser, service: RunningService) -> None:
@@ -405,13 +395,12 @@ def test_rounds_are_asked_for_where_there_are_new_ones(browser: Browser, service
     browser.comes(lambda: cells(browser)[0][:2] == ["goes on later, 2 of 9 rounds", "0.6667"])
 
     def asked() -> list[str]:
-        script = "performance.getEntriesByType('resource').map(({ name }) => name.split('/jobs/')[1] ?? '')"
+        script = "performance.getEntriesByType('resource').map(({ name }) => name.split('/api/v1')[1] ?? '')"
         return browser.script(f"return {script}")  # type: ignore[no-any-return]
 
-    assert asked().count(waits.id) > 2
-    # What was asked last is in the browser's books a moment after its answer.
-    of_rounds = [f"{job.id}/rounds"] * 2
-    until(lambda: [name.split("?")[0] for name in asked() if "rounds?" in name] == of_rounds)
+    assert asked().count(f"/jobs/{waits.id}") > 2
+    # The figures are asked for anew if a job has changed: at first, after the start, and after the round.
+    assert 2 <= sum(name.startswith("/comparison?") for name in asked()) <= 4
 
 
 def test_jobs_are_compared_by_what_all_of_them_have(browser: Browser, service: RunningService) -> None:
@@ -432,17 +421,34 @@ def test_jobs_are_compared_by_what_all_of_them_have(browser: Browser, service: R
     assert "metric=global_accuracy" in browser.script("return location.hash")
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [([1.0, 2.0, 4.0], [2.5, 3.0, 7.0, 8.0]), ([0.1, 0.2], [5, 6.1])]
-)
-def test_the_test_of_significance(
-    browser: Browser, service: RunningService, first: list[float], second: list[float]
-) -> None:
-    browser.open(f"{service.url}/#/cluster")
-    script = """const [first, second, done] = arguments;
-        import("/static/statistics.js").then(({ welch }) => done(welch(first, second)));"""
-    found = browser.driver.execute_async_script(script, first, second)
-    assert found == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue, rel=1e-9)
+def test_the_figures_are_those_of_scipy(browser: Browser, service: RunningService) -> None:
+    """Three groups of four seeds: differences from a chosen baseline, adjusted for two tests."""
+    finals = {
+        "fedavg": [0.70, 0.72, 0.69, 0.73],
+        "fedprox": [0.74, 0.73, 0.75, 0.74],
+        "scaffold": [0.71, 0.72, 0.70, 0.73],
+    }
+    jobs = []
+    for algorithm, values in finals.items():
+        for seed, value in enumerate(values):
+            job = service.running(name=f"{algorithm} {seed}", algorithm=algorithm, seed=seed, rounds=1)
+            service.store.add_round(job.id, a_round(1, global_accuracy=value))
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            jobs.append(job)
+    compared(browser, service, *jobs, more="&against=scaffold&last=1")
+    until(lambda: len(cells(browser)) == 3)
+    tests = [stats.ttest_rel(finals[name], finals["scaffold"]) for name in ("fedavg", "fedprox")]
+    adjusted = adjust_holm([test.pvalue for test in tests])
+    for row, name, test, p in zip(cells(browser), finals, tests, adjusted, strict=False):
+        interval = test.confidence_interval(0.95)
+        gain = statistics.fmean(finals[name]) - statistics.fmean(finals["scaffold"])
+        text = f"{gain:+.4f} [{interval.low:.4f}, {interval.high:.4f}], p = {p:.3f}".replace("-", "−")
+        assert row[3] == row[4] == text
+        assert row[1] == f"{stats.tmean(finals[name]):.4f} ± {stats.tstd(finals[name]):.4f}"
+    assert cells(browser)[2][3] == "baseline"
+    browser.choose('[name="against"]', "fedavg")
+    until(lambda: cells(browser)[0][3] == "baseline")
+    assert "against=fedavg" in browser.script("return location.hash")
 
 
 def test_what_is_in_hand_stays_so_while_figures_come(browser: Browser, service: RunningService) -> None:

@@ -47,7 +47,7 @@ def test_the_lower_error_is_the_best_of_a_comparison(browser: Browser, service: 
     until(lambda: "lower is better" in browser.text("#compare-words"))
     assert browser.text("#compare-words").startswith("global RMSE of fedavg")
     rows = """return [...document.querySelectorAll("#compared tbody tr")]
-        .map((row) => row.lastChild.textContent)"""
-    until(lambda: browser.script(rows) == ["best", "worse (p < 0.001)"])
+        .map((row) => [row.className, row.cells[3].textContent])"""
+    until(lambda: browser.script(rows) == [["best", "baseline"], ["", "+10 [10, 10], p < 0.001"]])
     # The worst final value is the highest: all runs reach it.
     assert "rounds to 63" in browser.text("#compared thead")

@@ -26,7 +26,6 @@ from fedsim.errors import (
     JobNotFound,
     RequestError,
     ServiceError,
-    SettingsError,
     SpecError,
 )
 from jobs.spec import parse_spec
@@ -255,7 +254,7 @@ def test_jobs_are_compared(service: RunningService, client: FedSimClient) -> Non
         (jobs[0], 0.5),
         (jobs[1], 0.8),
     ]
-    with pytest.raises(SettingsError, match="did you mean"):
+    with pytest.raises(RequestError, match="did you mean"):
         client.compare(jobs, metric="global_los")
 
 

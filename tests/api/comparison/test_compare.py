@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from api.reports.comparison import ComparedRun, RoundScore, RunCost, compare_runs
-from fedsim.errors import SettingsError
+from api.comparison.compare import compare_runs
+from api.comparison.compared_run import ComparedRun
+from api.comparison.records import RunCost
+from api.comparison.run_scores import RoundScore
+from fedsim.errors import RequestError
 from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round
 
@@ -56,11 +59,13 @@ def regression(name: str, *errors: float) -> ComparedRun:
 
 def test_final_values_of_different_rounds_are_said_to_be() -> None:
     runs = [
-        ComparedRun("x", "x", [a_round(number) for number in range(1, rounds + 1)]) for rounds in (5, 6, 9)
+        ComparedRun(name, name, [a_round(number) for number in range(1, rounds + 1)])
+        for name, rounds in (("x", 5), ("y", 6), ("z", 9))
     ]
-    said = compare_runs(runs).describe_unequal_rounds()
-    assert said.startswith("the final values are of different rounds: 5, 6 and 9;")
-    assert compare_runs(runs[:1] * 2).describe_unequal_rounds() == ""
+    note = compare_runs(runs).notes[0]
+    assert note.startswith("The final values are of different rounds: 5, 6 and 9; more rounds may be better")
+    assert note.endswith("(x: 5; y: 6; z: 9).")
+    assert not any("different rounds" in note for note in compare_runs(runs[:1] * 2).notes)
 
 
 def test_of_an_error_the_lower_value_is_better() -> None:
@@ -79,7 +84,8 @@ def test_a_target_may_be_named_and_may_be_missed() -> None:
     found = compare_runs([run("a", 0.2, 0.6), run("b", 0.9), run("c", None)], target=0.8)
     assert [line.cost_to_target for line in found.lines] == [None, RunCost(1, 3000, 0.5), None]
     assert found.lines[2].final is None
-    assert found.lines[2].to_row()["best_round"] is None
+    assert found.lines[2].best is None
+    assert [group.cost_to_target.missed for group in found.groups] == [1, 0, 1]
 
 
 def test_of_a_loss_the_smaller_is_the_better() -> None:
@@ -95,17 +101,26 @@ def test_runs_on_different_data_are_not_comparable() -> None:
         return run("a", 0.1)._replace(spec={"data": {"dataset": dataset}, "seed": 3})
 
     same = compare_runs([on("digits"), on({"name": "digits", "x": 1}), run("b", 0.2)])
-    assert same.describe_unequal_data() == ""
+    assert not any("different data" in note for note in same.notes)
     assert [line.seed for line in same.lines] == [3, 3, None]
     found = compare_runs([on("digits"), on("mnist")])
-    assert found.describe_unequal_data().startswith("the runs have different data: digits and mnist")
+    assert found.notes[0].startswith("The rows have different data: digits and mnist.")
+    assert found.target is None
+    assert [group.final and group.final.difference for group in found.groups] == [None, None]
 
 
 def test_a_metric_that_nobody_has_is_refused() -> None:
-    with pytest.raises(SettingsError, match="did you mean 'global_accuracy'"):
+    with pytest.raises(RequestError, match="did you mean 'global_accuracy'"):
         compare_runs([run("a", 0.1)], metric="global_acuracy")
-    with pytest.raises(SettingsError, match="none yet"):
-        compare_runs([ComparedRun("a", "a", [])])
+    with pytest.raises(RequestError, match="is no group, no run and no beginning of one"):
+        compare_runs([run("a", 0.1), run("b", 0.1)], against="fedprox")
+    with pytest.raises(RequestError, match="is the beginning of several groups"):
+        compare_runs([run("ab", 0.1), run("ac", 0.1)], against="a")
+    with pytest.raises(RequestError, match="last: is too small"):
+        compare_runs([run("a", 0.1)], last=0)
+    nothing = compare_runs([ComparedRun("a", "a", [])])
+    assert (nothing.counted, nothing.baseline) == ([], None)
+    assert nothing.notes == ["No results yet: a (no rounds)."]
 
 
 def test_jobs_and_files_stand_side_by_side(
@@ -134,11 +149,14 @@ def test_jobs_and_files_stand_side_by_side(
     assert "optimistic value" in outcome.err
     document = online("compare", job.id, folder, "--target", 0.75, "--format", "json").data
     assert (document["metric"], document["target"]) == ("global_accuracy", 0.75)
-    assert [line["rounds_to_target"] for line in document["lines"]] == [3, None]
+    assert [line["cost_to_target"] and line["cost_to_target"]["rounds"] for line in document["lines"]] == [
+        3,
+        None,
+    ]
     rows = list(csv.DictReader(io.StringIO(online("compare", job.id, folder, "--format", "csv").out)))
-    assert [(row["run"], row["final"], row["best_round"]) for row in rows] == [
-        (job.id, "0.8", "4"),
-        (str(folder), "0.7", "2"),
+    assert [(row["runs"], row["final_mean"], row["final_deviation"]) for row in rows] == [
+        (job.id, "0.8", ""),
+        (str(folder), "0.7", ""),
     ]
 
 
@@ -148,6 +166,13 @@ def test_files_need_no_service(fedsim: Fedsim, tmp_path: Path, monkeypatch: pyte
     records = [record.model_dump(mode="json") for record in run("", 0.5).records]
     file.write_text(json.dumps({"spec": {}, "rounds": records}))
     assert fedsim("compare", file, file, "--format", "json").data["target"] == 0.5
+    figure = tmp_path / "curves.pdf"
+    assert fedsim("compare", file, "--figure", figure).code == 0
+    assert figure.read_bytes().startswith(b"%PDF")
+    for wrong in ("curves.gif", "missing/curves.pdf"):
+        assert fedsim("compare", file, "--figure", tmp_path / wrong).code == 2
+    assert "nothing to compare" in fedsim("compare").err
+    assert fedsim("compare", "--label", "owner").code == 2
     file.write_text('[{"round": 1}]')
     outcome = fedsim("compare", file)
     assert outcome.code == 2

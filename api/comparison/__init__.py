@@ -1,0 +1,1 @@
+"""Comparison of runs: groups of seeds, scores, paired differences, curves, names and notes."""

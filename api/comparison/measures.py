@@ -1,0 +1,91 @@
+"""Figures of groups of runs: mean, standard deviation, and the difference from a baseline group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Self, TypeAlias
+
+from pydantic import Field
+
+from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired
+from jobs.store.records import FrozenRecord
+
+Figures: TypeAlias = Sequence[tuple[int | None, float]]
+"""The seed and the figure of each run of a group that has this figure."""
+
+
+class Spread(FrozenRecord):
+    """A figure over the runs of a group."""
+
+    mean: float
+    deviation: float | None = Field(description="Standard deviation of the sample; null for one run.")
+    values: list[float] = Field(description="One value for each run that has the figure.")
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Self | None:
+        """Compute mean and deviation; None without values."""
+        if not values:
+            return None
+        deviation = stdev(values) if len(values) > 1 else None
+        return cls(mean=fmean(values), deviation=deviation, values=list(values))
+
+
+class Measure(Spread):
+    """A score over the runs of a group, beside the same score of the baseline group."""
+
+    difference: PairedDifference | None = Field(
+        None,
+        description="From the baseline, paired by seed; null for the baseline, and without a common seed.",
+    )
+    p_adjusted: float | None = Field(
+        None, description="The p-value of the difference, adjusted by Holm for the number of groups."
+    )
+    is_best: bool = Field(False, description="Whether no other group has a better mean.")
+
+
+def measure_groups(
+    groups: Sequence[Figures], baseline: int | None, comparable: Sequence[bool], lower_is_better: bool
+) -> list[Measure | None]:
+    """Compute a score over each group, and its difference from the baseline group.
+
+    Args:
+        groups: the seeds and scores of each group.
+        baseline: index of the baseline group; None for no differences.
+        comparable: whether each group has the data of the baseline; other groups have no difference.
+        lower_is_better: direction of the score.
+
+    Returns:
+        One measure for each group; None for a group without scores.
+    """
+    found = [Measure.over([score for _, score in figures]) for figures in groups]
+    differences = [
+        None
+        if index == baseline or baseline is None or not comparable[index]
+        else _compare(figures, groups[baseline])
+        for index, figures in enumerate(groups)
+    ]
+    tested = [index for index, each in enumerate(differences) if each and each.p_value is not None]
+    p_values = [each.p_value for each in differences if each and each.p_value is not None]
+    adjusted = dict(zip(tested, adjust_holm(p_values), strict=True))
+    sign = -1.0 if lower_is_better else 1.0
+    means = [sign * each.mean for each in found if each]
+    best = max(means) if len(means) > 1 and all(comparable) else None
+    return [
+        each
+        and each.model_copy(
+            update={
+                "difference": differences[index],
+                "p_adjusted": adjusted.get(index),
+                "is_best": sign * each.mean == best,
+            }
+        )
+        for index, each in enumerate(found)
+    ]
+
+
+def _compare(figures: Figures, baseline: Figures) -> PairedDifference | None:
+    """Compare the scores of the seeds that both groups have; None without such seeds."""
+    own, other = dict(figures), dict(baseline)
+    seeds = [seed for seed in own if seed is not None and seed in other]
+    return compare_paired([own[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None

@@ -1,0 +1,104 @@
+"""What a reader of a comparison must know: different data, missing results, unequal rounds, too few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from api.comparison.compared_run import ComparedRun
+from api.comparison.run_groups import RunGroup
+from api.comparison.run_scores import RoundScore, list_scores
+from jobs.store.states import FINAL
+
+FindFinal = Callable[[ComparedRun], RoundScore | None]
+
+
+def list_notes(groups: Sequence[RunGroup], find_final: FindFinal, baseline: int | None) -> list[str]:
+    """List what a reader must know, as sentences.
+
+    Args:
+        groups: all groups.
+        find_final: returns the final score of a run.
+        baseline: index of the baseline group; None without results.
+    """
+    counted = [group for group in groups if group.counted]
+    return [
+        *_describe_unequal_data(counted),
+        *_describe_missing_results(groups),
+        *_describe_unequal_rounds(counted, find_final),
+        *_describe_single_seeds(groups, counted, baseline),
+    ]
+
+
+def describe_few_scores(groups: Sequence[RunGroup], metric: str, last: int) -> Iterator[str]:
+    """Describe that runs have fewer scores than the mean of the last rounds asks for."""
+    counts = {
+        group.name: min(len([*list_scores(run.records, metric)]) for run in group.counted)
+        for group in groups
+        if group.counted
+    }
+    few = [f"{name}: {count}" for name, count in counts.items() if 0 < count < last]
+    if few:
+        yield f"The mean of the last {last} is a mean of fewer rounds: {'; '.join(few)}."
+
+
+def _join(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def _describe_unequal_data(groups: Sequence[RunGroup]) -> Iterator[str]:
+    names = sorted({run.dataset for group in groups for run in group.counted if run.dataset})
+    if len(names) > 1:
+        yield (
+            f"The rows have different data: {_join(names)}. Their values are not comparable: there is no "
+            "best row, no difference between different data, and no target but your own."
+        )
+
+
+def _describe_missing_results(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Describe the runs without a round, first those that may still get some."""
+    for has_ended, text in ((False, "No results yet"), (True, "No results")):
+        found: dict[str, list[str]] = {}
+        for group in groups:
+            for run in group.members:
+                if not run.records and (run.state in FINAL) == has_ended:
+                    name = f"{group.name}, seed {run.seed}" if len(group.members) > 1 else group.name
+                    found.setdefault(run.state.lower() or "no rounds", []).append(name)
+        if found:
+            parts = [f"{'; '.join(names)} ({state})" for state, names in found.items()]
+            yield f"{text}: {', '.join(parts)}."
+
+
+def _describe_unequal_rounds(groups: Sequence[RunGroup], find_final: FindFinal) -> Iterator[str]:
+    rounds = {
+        group.name: sorted({final.round for run in group.counted if (final := find_final(run))})
+        for group in groups
+    }
+    every = sorted({each for found in rounds.values() for each in found})
+    if len(every) > 1:
+        owners = "; ".join(f"{name}: {_join([*map(str, found)])}" for name, found in rounds.items() if found)
+        yield (
+            f"The final values are of different rounds: {_join([*map(str, every)])}; more rounds may be "
+            f"better by themselves ({owners})."
+        )
+
+
+def _describe_single_seeds(
+    groups: Sequence[RunGroup], counted: Sequence[RunGroup], baseline: int | None
+) -> Iterator[str]:
+    if len(counted) < 2 or baseline is None:
+        return
+    if all(len(group.counted) == 1 for group in counted):
+        yield (
+            "Each row has one seed only: neither a standard deviation nor a test of the difference is "
+            "possible."
+        )
+        return
+    first = groups[baseline]
+    seeds = {run.seed for run in first.counted}
+    without = [
+        group.name
+        for group in counted
+        if group is not first and not seeds.intersection(run.seed for run in group.counted)
+    ]
+    if without:
+        yield f"No seed in common with {first.name}, and so no difference: {'; '.join(without)}."

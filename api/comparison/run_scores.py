@@ -1,0 +1,92 @@
+"""The scores of one run: its values of a metric, and the values that represent the run in a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from fedsim.learning_tasks.metrics import find_kind, find_main_metric, is_lower_better, main_metric_names
+from jobs.store.records import RoundRecord
+
+METRIC_OF_UNSCORED_RUNS = "global_accuracy"
+
+
+@dataclass(frozen=True)
+class RoundScore:
+    """A value of the metric, and its round."""
+
+    round: int
+    value: float
+
+
+def find_common_metric(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the main metric that all runs have; without one, the main metric of the first run that has any.
+
+    Args:
+        metrics: the latest metrics of each run; `global_accuracy` if no run has any.
+    """
+    scored = [each for each in metrics if find_main_metric(each)]
+    common = (name for name in main_metric_names() if all(name in each for each in scored))
+    first = (name for each in scored if (name := find_main_metric(each)))
+    return next(common, None) or next(first) if scored else METRIC_OF_UNSCORED_RUNS
+
+
+def find_latest_metrics(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return the last value of every metric."""
+    found: dict[str, Any] = {}
+    for record in records:
+        found |= {name: value for name, value in record.metrics.items() if value is not None}
+    return found
+
+
+def list_scores(records: Sequence[RoundRecord], metric: str) -> Iterator[RoundScore]:
+    """Yield the values of the metric, with their rounds."""
+    for record in records:
+        value = record.metrics.get(metric)
+        if isinstance(value, int | float):
+            yield RoundScore(record.round, float(value))
+
+
+def find_final_score(records: Sequence[RoundRecord], found: Sequence[RoundScore]) -> RoundScore | None:
+    """Return the score in the round of the result, by default the last score; None without scores."""
+    end = records[-1].end if records else None
+    chosen = (score for score in found if end is not None and score.round == end.result_round)
+    return next(chosen, found[-1] if found else None)
+
+
+def find_best_score(scores: Iterable[RoundScore], metric: str) -> RoundScore | None:
+    """Return the best value and its round, the first of equals; None without values."""
+    sign = -1.0 if is_lower_better(metric) else 1.0
+    return max(scores, key=lambda score: sign * score.value, default=None)
+
+
+def average_last_scores(scores: Sequence[RoundScore], final: RoundScore | None, last: int) -> float | None:
+    """Return the mean of the last scores up to the final one; None without scores.
+
+    Args:
+        scores: of a run, in order.
+        final: the score of the result; later scores are left out.
+        last: the number of scores; a run with fewer gives the mean of all of them.
+    """
+    if final is None:
+        return None
+    return fmean([score.value for score in scores if score.round <= final.round][-last:])
+
+
+def find_validated_score(records: Sequence[RoundRecord], metric: str) -> RoundScore | None:
+    """Return the score of the round that was best on the validation set; None without such a set.
+
+    Args:
+        records: of the run, in order.
+        metric: of one model on the test set, such as `global_accuracy`. Rounds are chosen by the value of
+            the same model on the validation set: `global_validation_accuracy`.
+    """
+    kind = find_kind(metric)
+    if kind is None or not metric.endswith(f"_{kind}"):
+        return None
+    chooser = f"{metric.removesuffix(kind)}validation_{kind}"
+    tested = {score.round: score for score in list_scores(records, metric)}
+    best = find_best_score((each for each in list_scores(records, chooser) if each.round in tested), chooser)
+    return None if best is None else tested[best.round]

@@ -1,0 +1,90 @@
+"""Jobs side by side, by REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from scipy import stats
+
+from jobs.spec import parse_spec
+from jobs.store.records import Job
+from jobs.store.states import JobState
+from tests.api.service import RunningService, a_round, problem
+
+ROUTE = "/api/v1/comparison"
+SCORES = {"fedavg": [0.70, 0.72, 0.69], "fedprox": [0.74, 0.73, 0.75]}
+
+
+def a_study(service: RunningService) -> list[Job]:
+    """Two methods with three seeds each."""
+    jobs = []
+    for algorithm, finals in SCORES.items():
+        for seed, final in enumerate(finals):
+            job = service.running(name=f"{algorithm}-{seed}", algorithm=algorithm, seed=seed, rounds=2)
+            for number, score in ((1, 0.5), (2, final)):
+                service.store.add_round(job.id, a_round(number, global_accuracy=score))
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            jobs.append(job)
+    return jobs
+
+
+def test_the_figures_are_those_of_scipy(http: httpx.Client, service: RunningService) -> None:
+    jobs = a_study(service)
+    asked: dict[str, Any] = {"job": [job.id for job in jobs], "last": 2, "along": "bytes"}
+    found = http.get(ROUTE, params=asked).json()
+    assert (found["metric"], found["baseline"], found["target"]) == ("global_accuracy", "fedavg", 0.69)
+    first, second = found["groups"]
+    assert (second["name"], second["note"], second["seeds"]) == ("fedprox", " (3 seeds)", [0, 1, 2])
+    measure = second["final"]
+    assert (measure["mean"], measure["deviation"]) == pytest.approx(
+        (stats.tmean(SCORES["fedprox"]), stats.tstd(SCORES["fedprox"]))
+    )
+    test = stats.ttest_rel(SCORES["fedprox"], SCORES["fedavg"])
+    interval = test.confidence_interval(0.95)
+    difference = measure["difference"]
+    assert (difference["p_value"], difference["low"], difference["high"]) == pytest.approx(
+        (test.pvalue, interval.low, interval.high)
+    )
+    assert first["curve"]["x"] == [3000, 6000]
+    assert first["curve"]["mean"] == pytest.approx([0.5, stats.tmean(SCORES["fedavg"])])
+    assert found["differences"] == [{"field": "algorithm", "values": ["fedavg", "fedprox"]}]
+
+
+def test_the_table_in_three_formats(http: httpx.Client, service: RunningService) -> None:
+    asked = {"job": [job.id for job in a_study(service)]}
+    for kind, beginning in (
+        ("text/csv", "group,runs,seeds"),
+        ("text/markdown", "| global accuracy | seeds |"),
+        ("application/x-latex", "% \\usepackage{booktabs}"),
+    ):
+        answer = http.get(ROUTE, params=asked, headers={"Accept": kind})
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.text.startswith(beginning)
+
+
+def test_jobs_are_found_by_label(http: httpx.Client, service: RunningService) -> None:
+    service.queued(name="unlabelled")
+    spec = parse_spec({"algorithm": "fedavg", "name": "labelled"})
+    labelled = service.store.create(spec, labels={"group": "mine", "owner": "ada"})[0]
+    found = http.get(ROUTE, params={"label": ["group=mine", "owner"]}).json()
+    assert [line["run"] for line in found["lines"]] == [labelled.id]
+    # A job without rounds has a group, and no figures.
+    assert found["groups"][0]["final"] is None
+    assert found["notes"] == [f"No results yet: {labelled.name} (queued)."]
+
+
+def test_what_cannot_be_asked(http: httpx.Client, service: RunningService) -> None:
+    job = service.ended()
+    problem(http.get(ROUTE, params={"job": "nobody"}), 404, "JOB_NOT_FOUND")
+    for asked in (
+        {},
+        {"label": "group=nobody"},
+        {"job": job.id, "metric": "global_acuracy"},
+        {"job": job.id, "against": "kdia"},
+        {"job": job.id, "target": "nan"},
+        {"job": job.id, "last": 0},
+        {"job": job.id, "along": "hours"},
+    ):
+        problem(http.get(ROUTE, params=asked), 422, "BAD_REQUEST")
