@@ -1,21 +1,23 @@
-"""A table as it is written: a base spec, axes of overrides, seeds; and the runs that it asks for."""
+"""A table as it is written: a base spec, axes of overrides, seeds, claims; and the runs that it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from benchmarks.tables.page import PageName
-from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
-from jobs.spec.grid import GridRun, cells, grid_runs, hash_spec, make_set_items
-from jobs.spec.spec_text import apply_overrides
+from fedsim.errors import SettingsError
+from jobs.grid.claims import Claim
+from jobs.spec import parse_text, preset_text, presets
+from jobs.spec.grid import cells, make_set_items
+from jobs.spec.sweep import Member, Sweep, members
 
-__all__ = ["FOLDER", "GridRun", "Table", "TableError", "hash_spec", "load_table", "read_table", "tables"]
+FOLDER = Path(__file__).parent / "tables"
 
-FOLDER = Path(__file__).parent
+OWN_SCALE = "small"
+"""The scale of a table's own preset."""
 
 SHOWN = ("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
 """What a table can show."""
@@ -27,10 +29,6 @@ OVERVIEW = {
     "personal_accuracy_worst10": "of the worst tenth",
 }
 """The scores of an overview, and the headings of their columns."""
-
-
-class TableError(Exception):
-    """A table that cannot be read, or does not go together."""
 
 
 class View(BaseModel):
@@ -52,7 +50,7 @@ class Table(BaseModel):
 
     Attributes:
         name: of its file.
-        page: the page of the paper that the table belongs to, such as "kdia".
+        page: the page that the table belongs to: one page for each paper, such as "kdia".
         title: the heading of its section.
         about: the setup of the runs, as Markdown.
         preset: the base spec.
@@ -77,12 +75,14 @@ class Table(BaseModel):
             rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
         percent: render the metric in percent.
+        hours: processor hours of all runs, as measured by this project; None if not measured.
+        claims: of the paper, each with a comparison of cells that decides it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    page: PageName
+    page: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     title: str
     about: str = ""
     preset: str
@@ -100,6 +100,8 @@ class Table(BaseModel):
     against: str | None = None
     curve_every: int = Field(default=10, ge=1)
     percent: bool = True
+    hours: float | None = None
+    claims: tuple[Claim, ...] = ()
 
     @model_validator(mode="after")
     def _goes_together(self) -> Table:
@@ -122,7 +124,16 @@ class Table(BaseModel):
                 raise ValueError(
                     f"views: {name!r} is no new label, or {view.of!r} none of a single column axis"
                 )
+        self._check_claims()
         return self
+
+    def _check_claims(self) -> None:
+        known = self.viewed().axes
+        for claim in self.claims:
+            for part in (claim, claim.control):
+                faults = part.find_unknown_labels(known) if part is not None else []
+                if faults:
+                    raise ValueError(f"claims: {claim.id}: {', '.join(faults)} is no axis with such a label")
 
     @property
     def compared(self) -> str | None:
@@ -159,25 +170,46 @@ class Table(BaseModel):
             labels.update({name: items for name, view in self.views.items() if view.of == label})
         return self.model_copy(update={"axes": {**self.axes, self.columns[0]: labels}})
 
-    def runs(self) -> Iterator[GridRun]:
-        """All runs, seed by seed, so that every cell has a first figure early."""
-        return grid_runs(self.axes, self.seeds, self.set)
+    @property
+    def sweep(self) -> Sweep:
+        """The runs as a sweep: its jobs have the specs of the table."""
+        base = parse_text(preset_text(self.preset))
+        return Sweep(name=self.name, base=base, set=self.set, axes=self.axes, seeds=self.seeds)
+
+    def runs(self) -> list[Member]:
+        """All runs, seed by seed, so that every cell has a first figure early.
+
+        Raises:
+            SpecError: if specs are wrong; with every fault.
+        """
+        return members(self.sweep)
 
     def cells(self, axes: Sequence[str]) -> list[tuple[str, ...]]:
         """All combinations of these axes' labels."""
         return cells(self.axes, axes)
 
-    def written(self, run: GridRun) -> dict[str, Any]:
-        """The spec of a run as plain data, unchecked."""
-        return apply_overrides(parse_text(preset_text(self.preset)), run.items)
+    def with_seeds(self, number: int) -> Table:
+        """The same with this number of seeds: the first ones, or further ones that follow the last."""
+        more = range(max(self.seeds) + 1, max(self.seeds) + 1 + number - len(self.seeds))
+        return self.model_copy(update={"seeds": (*self.seeds, *more)[:number]})
 
-    def spec(self, run: GridRun) -> JobSpec:
-        """The spec of a run.
+    def at_scale(self, scale: str) -> Table:
+        """The same at another scale.
+
+        Args:
+            scale: "small" for the table's own preset, "paper" for the preset of the paper's scale, or the
+                name of a preset.
 
         Raises:
-            SpecError: if it is wrong, or asks for what is not there yet.
+            SettingsError: if there is no such preset.
         """
-        return parse_spec(self.written(run))
+        if scale == OWN_SCALE:
+            return self
+        preset = self.preset.removesuffix("-small") if scale == "paper" else scale
+        if preset not in presets():
+            hint = "leave --scale out, or name a preset that `fedsim presets` lists"
+            raise SettingsError(f"--scale {scale}: {self.name} has no preset {preset!r}", hint)
+        return self.on(preset)
 
 
 def tables() -> list[str]:
@@ -186,33 +218,36 @@ def tables() -> list[str]:
 
 
 def load_table(name: str) -> Table:
-    """The table of this name.
+    """The table of this name, or of this YAML file.
 
     Raises:
-        TableError: if there is none, or its file is wrong.
+        SettingsError: if there is none, or its file is wrong.
     """
-    file = FOLDER / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        return read_table(Path(name))
     if name not in tables():
-        raise TableError(f"{name!r} is no table; there are: {', '.join(tables())}")
-    return read_table(file)
+        raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(tables())}")
+    return read_table(FOLDER / f"{name}.yaml")
 
 
 def read_table(file: Path) -> Table:
     """A table from its file.
 
     Raises:
-        TableError: if the file is wrong.
+        SettingsError: if the file cannot be read, or is wrong.
     """
-    data = parse_text(file.read_text("utf-8"))
     try:
-        overrides = {part: _axes(data.get(part, {})) for part in ("axes", "instead")}
+        data = parse_text(file.read_text("utf-8"))
+        overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
         return Table.model_validate({**data, "name": file.stem, **overrides})
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise TableError(f"{file.name}: {'; '.join(faults)}") from None
+        raise SettingsError(f"{file.name}: {'; '.join(faults)}") from None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _axes(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _list_items(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """One `--set` item may stand alone, and none may be left empty."""
     return {
         axis: {label: make_set_items(items) for label, items in labels.items()}

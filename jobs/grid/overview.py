@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from benchmarks.tables.grid import OVERVIEW, Table
-from benchmarks.tables.journal import Entry
-from benchmarks.tables.spread import Cell, Found, render_lines, spread
+from jobs.grid.finished import Cell, Found
+from jobs.grid.journal import Entry
+from jobs.grid.spread import render_lines, spread
+from jobs.grid.table import OVERVIEW, Table
 
 POINTS = 3
 """How many of the last scored rounds an accuracy is the mean of: single rounds are up or down by chance."""

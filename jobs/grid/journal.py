@@ -16,8 +16,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 T = TypeVar("T")
 
-FOLDER = Path(__file__).parents[1] / "results"
-
 TAIL = 10
 """Of how many last rounds the tail is the mean, as far as they were scored."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.tables.grid import Table, hash_spec
-from benchmarks.tables.journal import Entry
-from benchmarks.tables.overview import overview
-from benchmarks.tables.spread import Cell, Found, render_lines, spread
-from fedsim.errors import FedsimError
+from jobs.grid.finished import Cell, Found, add_views, find_cells
+from jobs.grid.journal import Entry
+from jobs.grid.overview import overview
+from jobs.grid.spread import render_lines, spread
+from jobs.grid.table import Table
 
 Figures = Mapping[Cell, Sequence[float]]
 
@@ -39,22 +39,9 @@ SUMS: Mapping[str, tuple[str, float]] = {
 """Heading and unit of each figure that is summed over a run."""
 
 
-def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, Entry]]:
-    """The finished runs of each cell, by seed."""
-    cells: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
-    for run in table.runs():
-        try:
-            entry = entries.get(hash_spec(table.spec(run)))
-        except FedsimError:
-            continue
-        if entry is not None:
-            cells[run.cell][run.seed] = entry
-    return cells
-
-
 def render(table: Table, entries: Mapping[str, Entry]) -> str:
     """The section of one table: heading, setup of the runs, the tables, the commands."""
-    runs = found(table, entries)
+    runs = find_cells(table, entries)
     finished = sum(len(by_seed) for by_seed in runs.values())
     parts = [
         f"## {table.title}",
@@ -89,22 +76,9 @@ def _devices(runs: Found) -> str:
     return f"Runs on each device: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
 
 
-def viewed(table: Table, runs: Found) -> Found:
-    """The finished runs, and the views: the same runs with another metric."""
-    where, every = list(table.axes).index(table.columns[0]), dict(runs)
-    for name, view in table.views.items():
-        for cell, by_seed in runs.items():
-            if cell[where] == view.of:
-                has = {seed: entry for seed, entry in by_seed.items() if view.metric in entry.others}
-                every[(*cell[:where], name, *cell[where + 1 :])] = {
-                    seed: entry.seen(view.metric, table.metric) for seed, entry in has.items()
-                }
-    return every
-
-
 def _tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
-    wide, seen = table.viewed(), viewed(table, runs)
+    wide, seen = table.viewed(), add_views(table, runs)
     for what in table.show:
         if what == "overview":
             parts += overview(table, runs)
@@ -252,9 +226,8 @@ def _evenly(rounds: Sequence[int]) -> list[int]:
 
 
 def _commands(table: Table) -> str:
-    first = next(table.runs())
+    first = table.runs()[0].run
     single = " ".join(f"--set '{item}'" for item in first.items)
     return (
-        f"All runs: `python -m benchmarks.tables run {table.name}`. "
-        f"One run ({first}): `fedsim run {table.preset} {single}`."
+        f"All runs: `fedsim reproduce {table.name}`. One run ({first}): `fedsim run {table.preset} {single}`."
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.tables.grid import Table, hash_spec
-from benchmarks.tables.journal import Entry
+from jobs.grid.journal import Entry
+from jobs.grid.table import Table
+from jobs.spec.sweep import Member
 
 SMALL = """
 page: kdia
@@ -23,11 +24,15 @@ curve_every: 1
 """
 
 
+def find_member(table: Table, cell: tuple[str, ...], seed: int) -> Member:
+    return next(member for member in table.runs() if (member.run.cell, member.run.seed) == (cell, seed))
+
+
 def entry(table: Table, cell: tuple[str, ...], seed: int, accuracy: float) -> Entry:
-    run = next(run for run in table.runs() if run.cell == cell and run.seed == seed)
+    member = find_member(table, cell, seed)
     return Entry(
-        key=hash_spec(table.spec(run)),
-        labels=run.labels,
+        key=member.spec_hash,
+        labels=member.run.labels,
         seed=seed,
         rounds=2,
         final={"global_accuracy": accuracy},

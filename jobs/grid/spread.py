@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
-from typing import TypeAlias
 
-from benchmarks.tables.journal import Entry
-
-Cell: TypeAlias = tuple[str, ...]
-"""One label of each axis."""
-
-Found: TypeAlias = Mapping[Cell, Mapping[int, Entry]]
-"""The finished runs of each cell by seed."""
+from jobs.grid.finished import Cell
 
 
 def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
@@ -41,6 +34,11 @@ def render_lines(
         columns: their labels.
         figure: of a row and a column.
     """
-    lines = [[*heads, *titles], ["---"] * (len(heads) + len(titles))]
-    lines += [[*row, *(figure(row, column) for column in columns)] for row in rows]
+    cells = [[*row, *(figure(row, column) for column in columns)] for row in rows]
+    return make_lines([*heads, *titles], cells)
+
+
+def make_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table from its headings and the cells of its rows."""
+    lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables.grid import Table, hash_spec, load_table, read_table, tables
-from benchmarks.tables.journal import FOLDER, Entry, Journal, Scored, fall, numbers, swing
-from benchmarks.tables.markdown import render
-from benchmarks.tables.one_run import Pending, Populations, execute
-from benchmarks.tables.page import page_file, write_section
+from benchmarks.places import JOURNALS, PAGES
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
+from jobs.grid.finished import list_missing
+from jobs.grid.journal import Entry, Journal, Scored, fall, numbers, swing
+from jobs.grid.markdown import render
+from jobs.grid.one_run import Populations, execute
+from jobs.grid.pages import write_section
+from jobs.grid.table import Table, load_table, read_table, tables
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
-from tests.benchmarks.small_table import entry
+from tests.jobs.grid.small_table import entry, find_member
 
 
 def test_rendered_figures(table: Table) -> None:
@@ -112,9 +114,9 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
     file = tmp_path / "kdia.yaml"
     file.write_text(KDIA, "utf-8")
     table = read_table(file)
-    run = next(run for run in table.runs() if run.labels["method"] == "KDIA")
-    spec, experiment = table.spec(run), resolve_spec(table.spec(run), settings)
-    made = execute(Pending(run, spec, hash_spec(spec)), table, settings, Populations(), "")
+    member = next(member for member in table.runs() if member.run.labels["method"] == "KDIA")
+    experiment = resolve_spec(member.spec, settings)
+    made = execute(member, table, settings, Populations(), "")
     population = experiment.load_population()
     records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
     teacher = [record.metrics["teacher_accuracy"] for record in records]
@@ -192,16 +194,11 @@ def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
     """Its runs are those of the sweep but for C; at C = 1 all 100 clients come to every round."""
     full, sweep = load_table("kdia-full"), load_table("kdia-sweep")
     assert (full.seeds, full.views) == ((2506,), sweep.views)
-    for run in full.runs():
-        other = next(
-            each
-            for each in sweep.runs()
-            if (each.seed, each.labels["method"]) == (run.seed, run.labels["method"])
-            and each.labels["clients"] == "N = 100, C = 0.1"
-        )
-        spec = full.spec(run)
+    for member in full.runs():
+        spec = member.spec
+        other = find_member(sweep, ("N = 100, C = 0.1", member.run.labels["method"]), member.run.seed).spec
         assert (spec.clients.total, spec.clients.fraction) == (100, 1.0)
-        assert spec == sweep.spec(other).model_copy(update={"clients": spec.clients})
+        assert spec == other.model_copy(update={"clients": spec.clients, "name": spec.name})
 
 
 def test_the_swing_is_of_the_second_half() -> None:
@@ -229,9 +226,7 @@ def test_the_page_has_falls_beside_swings(table: Table) -> None:
 
 def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
-    run = next(table.runs())
-    spec = table.spec(run)
-    made = execute(Pending(run, spec, hash_spec(spec)), table, settings, Populations(), "")
+    made = execute(table.runs()[0], table, settings, Populations(), "")
     assert made.cost["updates"] > 0 == made.cost["tuning_updates"]
     old = entry(table, ("strong", "IID"), 1, 0.5)  # as written before costs were counted
     text = render(table, {made.key: made, old.key: old})
@@ -263,10 +258,9 @@ def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settin
     file = tmp_path / "personal.yaml"
     file.write_text(PERSONAL, "utf-8")
     table, shared, made = read_table(file), Populations(), {}
-    for run in table.runs():
-        spec = table.spec(run)
-        entry = execute(Pending(run, spec, hash_spec(spec)), table, settings, shared, "")
-        made[run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
+    for member in table.runs():
+        entry = execute(member, table, settings, shared, "")
+        made[member.run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
     fedper, fedbabu = made["FedPer"], made["FedBABU"]
     assert (list(fedper.curve), list(fedper.others)) == ([2, 4], [])
     assert (list(fedbabu.curve), list(fedbabu.others["global_accuracy"].curve)) == ([4], [2, 4])
@@ -299,11 +293,14 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tables())
 def test_a_page_has_its_finished_tables_as_they_are_rendered(name: str) -> None:
-    """A finished table is on its page as `render` writes it; a table with missing runs is on no page."""
+    """A finished table is on its page as the command writes it; a table with missing runs is on no page."""
     table = load_table(name)
-    entries = Journal(FOLDER, name).read()
-    page = page_file(table.page).read_text("utf-8")
-    if all(hash_spec(table.spec(run)) in entries for run in table.runs()):
-        assert f"<!-- table {name} -->\n{render(table, entries)}\n<!-- end of table {name} -->\n" in page
+    journal = Journal(JOURNALS, name)
+    file = PAGES / f"{table.page}.md"
+    page = file.read_text("utf-8") if file.is_file() else ""
+    if not list_missing(table, journal):
+        assert (
+            f"<!-- table {name} -->\n{render(table, journal.read())}\n<!-- end of table {name} -->\n" in page
+        )
     else:
         assert f"<!-- table {name} -->" not in page
