@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
+from typing import TypeAlias
 
 from jobs.grid.finished import list_missing
 from jobs.grid.journal import Entry, Journal
@@ -15,8 +15,11 @@ from jobs.grid.spread import make_lines
 from jobs.grid.table import Table
 from jobs.grid.verdicts import Outcome, Verdict, judge_claims
 
-Tables = Mapping[str, Sequence[Table]]
-"""{page: its tables}."""
+Runs: TypeAlias = Mapping[str, Entry]
+"""{key: finished run}."""
+
+SIGNIFICANCE = 0.05
+"""Of the p-values that are counted."""
 
 
 def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[Path]:
@@ -33,18 +36,21 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
     Returns:
         The files.
     """
-    started = [(table, entries) for table in tables if (entries := Journal(journals, table.name).read())]
+    by_page: dict[str, list[tuple[Table, Runs]]] = {}
+    for table in tables:
+        if entries := Journal(journals, table.name).read():
+            by_page.setdefault(table.page, []).append((table, entries))
     written, judged = list[Path](), dict[str, list[Verdict]]()
-    for page, group in groupby(sorted(started, key=lambda each: each[0].page), lambda each: each[0].page):
-        runs = list(group)
+    for page, started in by_page.items():
         file = pages / f"{page}.md"
-        judged[page] = [verdict for each in runs for verdict in judge_claims(*each)]
+        runs = _sort(started, file)
+        judged[page] = [verdict for table, found in runs for verdict in judge_claims(table, found)]
         if not file.is_file():
             file.write_text(f"# Results: {find_paper(page).short}\n\n{find_paper(page).title}\n", "utf-8")
         write_section(file, f"card {page}", render_card(runs, judged[page]), head=True)
-        for table, entries in runs:
+        for table, found in runs:
             if not list_missing(table, Journal(journals, table.name)):
-                write_section(file, table.name, render(table, entries))
+                write_section(file, table.name, render(table, found))
         written.append(file)
     if len(judged) > 1:
         write_section(pages / "README.md", "claims", render_claims(judged))
@@ -52,34 +58,59 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
     return written
 
 
-def render_card(runs: Sequence[tuple[Table, Mapping[str, Entry]]], verdicts: Sequence[Verdict]) -> str:
+def _sort(runs: list[tuple[Table, Runs]], file: Path) -> list[tuple[Table, Runs]]:
+    """The tables in the order of their sections on the page, then those that have none."""
+    text = file.read_text("utf-8") if file.is_file() else ""
+    places = {table.name: text.find(f"<!-- table {table.name} -->") for table, _ in runs}
+    return sorted(runs, key=lambda each: (places[each[0].name] < 0, places[each[0].name]))
+
+
+def render_card(runs: Sequence[tuple[Table, Runs]], verdicts: Sequence[Verdict]) -> str:
     """The card of one paper: its claims with verdicts, and the runs behind them."""
     parts = ["## Card"]
-    if verdicts:
-        heads = ["claim", "in the paper", "table: cell", "verdict", "here", "difference", "p (Holm)"]
-        parts.append(make_lines(heads, _claim_rows(verdicts)))
+    for claims in _group(verdicts).values():
+        parts += _render_claim(claims)
     heads = ["table", "runs", "seeds", "hours", "devices", "code", "digests", "command"]
-    return "\n\n".join([*parts, "Runs:", make_lines(heads, [_run_row(*each) for each in runs])])
+    parts += ["### Runs behind the card", make_lines(heads, [_run_row(*each) for each in runs])]
+    parts.append(
+        "Hours: of the rounds, one thread for each run. Digests: SHA-256 over the last digest of each run."
+    )
+    return "\n\n".join(parts)
 
 
-def _claim_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
-    rows = list[list[str]]()
+def _group(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts of each claim, of all tables and cells."""
+    by_claim: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        claim = verdict.claim
-        where = f"`{verdict.table}`" + (f": {verdict.describe_cell()}" if verdict.cell else "")
-        rows.append([
-            claim.sentence,
-            "; ".join(part for part in (claim.place, claim.figure) if part),
-            where,
-            f"**{verdict.outcome}**{verdict.describe().removeprefix(verdict.outcome)}",
-            verdict.format_figures(),
-            verdict.format_difference(),
-            verdict.format_p(),
-        ])  # fmt: skip
-    return rows
+        by_claim.setdefault(verdict.claim.id, []).append(verdict)
+    return by_claim
 
 
-def _run_row(table: Table, entries: Mapping[str, Entry]) -> list[str]:
+def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
+    """A heading, what the paper says, the control, and a line for each cell."""
+    claim = verdicts[0].claim
+    parts = [f"### {claim.sentence.rstrip('.')}"]
+    said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
+    if said:
+        parts.append(f"In the paper: {'; '.join(said)}.")
+    if any(verdict.evidence for verdict in verdicts) and claim.control is not None:
+        parts.append(f"The control contradicts it: {claim.control.sentence}.")
+    heads = ["table", "cells", "verdict", "figures", "difference", "p (Holm)"]
+    rows = [
+        [
+            *(f"`{verdict.table}`", verdict.describe_cell(), _mark(verdict), verdict.format_figures()),
+            *(verdict.format_difference(), verdict.format_p()),
+        ]
+        for verdict in verdicts
+    ]
+    return [*parts, make_lines(heads, rows)]
+
+
+def _mark(verdict: Verdict) -> str:
+    return f"**{verdict.outcome}**{verdict.describe_briefly().removeprefix(verdict.outcome)}"
+
+
+def _run_row(table: Table, entries: Runs) -> list[str]:
     """What was run of a table: with which seeds, for how long, on which devices, by which code."""
     runs = [entries[member.spec_hash] for member in table.runs() if member.spec_hash in entries]
     digests = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()[:16]
@@ -99,10 +130,7 @@ def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
     """All claims in short: one line each, with the verdicts of all tables and cells counted."""
     rows = list[list[str]]()
     for page in sorted(judged, key=lambda page: list(PAPERS).index(page) if page in PAPERS else len(PAPERS)):
-        by_claim: dict[str, list[Verdict]] = {}
-        for verdict in judged[page]:
-            by_claim.setdefault(verdict.claim.id, []).append(verdict)
-        for verdicts in by_claim.values():
+        for verdicts in _group(judged[page]).values():
             link = f"[{find_paper(page).short}]({page}.md#card)"
             claim = verdicts[0].claim
             rows.append([link, claim.sentence, claim.place, _count(verdicts), _range(verdicts)])
@@ -110,18 +138,22 @@ def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
 
 
 def _count(verdicts: Sequence[Verdict]) -> str:
-    """Count the verdicts, e.g. `held in 3 of 4; no difference to tell in 1 of 4`, and give the reasons."""
+    """Count the verdicts and give their reasons, e.g. `held in 3 of 4 (2 by Holm); reversed in 1 of 4`."""
     found = [verdict for verdict in verdicts if verdict.outcome is not Outcome.NOT_RUN]
     if not found:
         return f"**{Outcome.NOT_RUN}**"
-    reasons = "; ".join(sorted({verdict.reason for verdict in found if verdict.reason}))
-    by_outcome = {outcome: [v for v in found if v.outcome is outcome] for outcome in Outcome}
-    parts = [
-        f"**{outcome}**" + (f" in {len(group)} of {len(found)}" if len(found) > 1 else "")
-        for outcome, group in by_outcome.items()
-        if group
-    ]
-    return "; ".join(parts) + (f": {reasons}" if reasons else "")
+    parts = list[str]()
+    for outcome in Outcome:
+        group = [verdict for verdict in found if verdict.outcome is outcome]
+        if not group:
+            continue
+        text = f"**{outcome}**" + (f" in {len(group)} of {len(found)}" if len(found) > 1 else "")
+        known = [verdict.p_value for verdict in group if verdict.p_value is not None]
+        if known and outcome in (Outcome.HELD, Outcome.REVERSED):
+            text += f" ({sum(p < SIGNIFICANCE for p in known)} by Holm)"
+        reasons = sorted({verdict.reason for verdict in group if verdict.reason})
+        parts.append(text + (f": {'; '.join(reasons)}" if reasons else ""))
+    return "; ".join(parts)
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:

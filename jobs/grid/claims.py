@@ -14,13 +14,14 @@ class Comparison(BaseModel):
     """Two cells of a table, or as many pairs of cells as the open axes have labels.
 
     Attributes:
-        value: {axis: label} of the cell that is judged.
-        baseline: {axis: label} of the cell that it is compared with. Axes that neither names are open: the
-            comparison is made once for each of their labels, the same on both sides.
-        where: {open axis: labels} that are compared; by default all.
+        value: {axis: label} of the cells that are judged. The other axes are open: the comparison is made
+            once for each of their labels.
+        baseline: {axis: label} in which the cell that a cell is compared with differs from it.
+        where: {open axis: labels} that are judged; by default all.
         more_than: {axis: label} of another pair of cells. Its difference is subtracted, seed by seed: is the
             difference larger here than there?
         metric: a metric of the last round, or a sum such as `updates` or `up`; None for the table's metric.
+        round: compare the curves after this round, in place of `show`.
         show: the figure of a run: in the `final` round, in the round that validation chooses (`chosen`), in
             the `best` round on the test set, the mean of the last rounds (`tail`), the mean change (`swing`)
             or fall (`fall`) from point to point of the curve's second half.
@@ -36,6 +37,7 @@ class Comparison(BaseModel):
     where: dict[str, tuple[str, ...]] = {}
     more_than: dict[str, str] = {}
     metric: str | None = None
+    round: int | None = Field(default=None, ge=1)
     show: Literal["final", "chosen", "best", "tail", "swing", "fall"] = "final"
     direction: Literal["above", "below", "level"] = "above"
     margin: float | None = Field(default=None, gt=0)
@@ -47,11 +49,12 @@ class Comparison(BaseModel):
         return [f"'{axis}: {label}'" for axis, label in named if label not in axes.get(axis, {})]
 
     def open_cells(self, axes: Axes) -> Iterator[dict[str, str]]:
-        """Yield the labels of the open axes, once for each pair of cells."""
-        names = [axis for axis in axes if axis not in {**self.value, **self.baseline}]
+        """Yield the labels of the open axes, once for each pair of different cells."""
+        names = [axis for axis in axes if axis not in self.value]
         for labels in cells(axes, names):
             cell = dict(zip(names, labels, strict=True))
-            if all(cell[axis] in allowed for axis, allowed in self.where.items()):
+            differs = {**cell, **self.value} != {**cell, **self.value, **self.baseline}
+            if differs and all(cell.get(axis) in allowed for axis, allowed in self.where.items()):
                 yield cell
 
 
@@ -73,9 +76,9 @@ class Claim(Comparison):
         sentence: what the paper claims.
         place: in the paper, such as "Table 2".
         figure: the paper's own figures.
-        control: a comparison of the same open cells. If its interval excludes 0 against its own direction,
-            the claim is not testable here.
-        why_not: the reason why no run of the table can test the claim; in place of `value` and `baseline`.
+        control: a comparison in the same cell, but for the labels that it names. If its interval excludes 0
+            against its own direction, the claim is not testable here.
+        why_not: the reason why no run of the table can test the claim; in place of a `baseline`.
     """
 
     id: str = Field(pattern=r"^[a-z0-9-]+$")
@@ -87,8 +90,8 @@ class Claim(Comparison):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Claim:
-        if bool(self.why_not) == bool(self.value and self.baseline):
-            raise ValueError(f"{self.id}: write either value and baseline, or why_not")
+        if bool(self.why_not) == bool(self.baseline):
+            raise ValueError(f"{self.id}: write either a baseline or why_not")
         for part in (self, self.control):
             if part is not None and (part.direction == "level") != (part.margin is not None):
                 raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")

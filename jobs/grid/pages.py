@@ -45,7 +45,7 @@ def write_section(page: Path, name: str, section: str, *, head: bool = False) ->
         page: the file; it is made if there is none.
         name: of the section, for its markers.
         section: Markdown.
-        head: if the page has no markers yet, write the section below the title and not at the end.
+        head: if the page has no markers yet, write the section before the first other one, not at the end.
 
     Raises:
         ValueError: if the page has one marker without the other.
@@ -54,8 +54,9 @@ def write_section(page: Path, name: str, section: str, *, head: bool = False) ->
     text = page.read_text("utf-8") if page.is_file() else "# Results\n"
     block = f"{opening}\n{section}\n{closing}"
     if opening not in text and closing not in text:
-        title, rest = text.split("\n", 1) if head else (text.rstrip(), "")
-        page.write_text("\n\n".join(part for part in (title, block, rest.strip()) if part) + "\n", "utf-8")
+        opened, sign, rest = text.partition("\n## ") if head else (text, "", "")
+        parts = (opened.strip(), block, f"{sign}{rest}".strip())
+        page.write_text("\n\n".join(part for part in parts if part) + "\n", "utf-8")
         return
     before, has_opening, rest = text.partition(opening)
     _, has_closing, after = rest.partition(closing)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedsim.errors import SettingsError
+from fedsim.errors import SettingsError, SpecError
 from jobs.grid.claims import Claim
 from jobs.spec import parse_text, preset_text, presets
 from jobs.spec.grid import cells, make_set_items
@@ -243,6 +243,8 @@ def read_table(file: Path) -> Table:
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise SettingsError(f"{file.name}: {'; '.join(faults)}") from None
+    except SpecError as error:
+        raise SettingsError(f"{file.name}: {error.errors[0].message}") from None
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
 

@@ -40,6 +40,7 @@ class Verdict:
         cell: {axis: label} of the axes that the claim leaves open.
         outcome: the verdict.
         reason: why the claim is not testable; "" for other verdicts.
+        evidence: the difference of the control that contradicts the claim; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs.
         p_value: of the difference, adjusted by Holm's method for all comparisons of the table; None for
@@ -56,6 +57,7 @@ class Verdict:
     cell: Mapping[str, str]
     outcome: Outcome
     reason: str = ""
+    evidence: str = ""
     value: float | None = None
     baseline: float | None = None
     difference: PairedDifference | None = None
@@ -66,19 +68,37 @@ class Verdict:
     scale: float = 1.0
 
     def describe_cell(self) -> str:
-        """Write the labels of the cell, e.g. `Dir(0.1)`."""
-        return ", ".join(self.cell.values())
+        """Write both cells, e.g. `KDIA against FedAvg, Dir(0.1)`."""
+        baseline, labels = self.claim.baseline, {**self.claim.value, **self.cell}
+        if not baseline:
+            return ""
+        own = ", ".join(labels[axis] for axis in baseline)
+        rest = [label for axis, label in labels.items() if axis not in baseline]
+        more = [f"more than at {', '.join(self.claim.more_than.values())}"] if self.claim.more_than else []
+        return ", ".join([f"{own} against {', '.join(baseline.values())}", *rest, *more])
 
     def describe(self) -> str:
         """Write the verdict, with its reason or the number of seeds that would tell."""
-        more = [self.reason] if self.reason else []
+        more = [f"{self.reason}: {self.evidence}" if self.evidence else self.reason] if self.reason else []
+        return self._describe([*more, *self._describe_seeds()])
+
+    def describe_briefly(self) -> str:
+        """Write the verdict without the sentence of the control, which the card has once for all cells."""
+        more = [f"control: {self.evidence}"] if self.evidence else [self.reason] if self.reason else []
+        return self._describe([*more, *self._describe_seeds()])
+
+    def _describe(self, more: list[str]) -> str:
+        return f"{self.outcome} ({'; '.join(more)})" if more else str(self.outcome)
+
+    def _describe_seeds(self) -> list[str]:
+        more = list[str]()
         if self.difference is not None and self.difference.pairs == 1:
             more.append("one seed")
         elif self.outcome is Outcome.UNDECIDED and self.claim.direction != "level":
             more.append(f"{self.seeds} seeds would tell" if self.seeds else "over 1,000 seeds would tell")
         if self.diverged:
             more.append(f"{self.diverged} diverged")
-        return f"{self.outcome} ({'; '.join(more)})" if more else str(self.outcome)
+        return more
 
     def format_figures(self) -> str:
         """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they are not percentages."""
@@ -137,15 +157,15 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     control = _compare(claim, claim.control, table, found, cell)
     if control.outcome is not Outcome.REVERSED:
         return verdict
-    reason = f"{claim.control.sentence} ({control.format_difference()})"
-    return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason)
+    reason, evidence = claim.control.sentence, control.format_difference()
+    return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
 
 
 def _compare(
     claim: Claim, comparison: Comparison, table: Table, found: Found, cell: Mapping[str, str]
 ) -> Verdict:
-    here = {**cell, **comparison.baseline, **comparison.value}
-    there = {**cell, **comparison.value, **comparison.baseline}
+    here = {**cell, **comparison.value}
+    there = {**here, **comparison.baseline}
     own, other = (_collect(comparison, table, found, labels) for labels in (here, there))
     values, baseline = own, other
     if comparison.more_than:
@@ -205,6 +225,8 @@ def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping
 
 def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | None:
     metric = comparison.metric or table.metric
+    if comparison.round is not None:
+        return entry.curve.get(comparison.round)
     if metric == table.metric:
         return entry.shown(comparison.show, metric)
     if comparison.show == "final":

@@ -61,7 +61,8 @@ def reproduce(
     from api.cli.display import make_data_console, print_message
 
     if report:
-        for path in write_pages(out, pages or out, None if name == "list" else name):
+        own = None if name in (None, "list") else _read_table(name, scale, seeds)
+        for path in write_pages(out, pages or out, own):
             print_message(f"wrote {path}")
         return
     if name is None or name == "list":
@@ -183,13 +184,13 @@ def _print_claims(table: Table, out: Path) -> None:
         make_data_console().print(make_table(heads, rows))
 
 
-def write_pages(out: Path, pages: Path, name: str | None = None) -> list[Path]:
+def write_pages(out: Path, pages: Path, own: Table | None = None) -> list[Path]:
     """Write the sections of finished tables and the card of each paper into its page.
 
     Args:
         out: the folder of the finished runs.
         pages: the folder of the pages.
-        name: only the page of this table.
+        own: only the page of this table; None for all pages.
 
     Returns:
         The pages.
@@ -198,9 +199,9 @@ def write_pages(out: Path, pages: Path, name: str | None = None) -> list[Path]:
     from jobs.grid.table import load_table, tables
 
     chosen = {each: load_table(each) for each in tables()}
-    if name is not None:
-        chosen[name] = load_table(name)
-        chosen = {each: table for each, table in chosen.items() if table.page == chosen[name].page}
+    if own is not None:
+        same = {each: table for each, table in chosen.items() if table.page == own.page}
+        chosen = {**same, own.name: own}
     return write_report(list(chosen.values()), out, make_folder(pages))
 
 

@@ -62,7 +62,10 @@ def test_the_interval_and_holms_p_are_those_of_scipy(table: Table) -> None:
         difference, interval = verdict.difference, test.confidence_interval(0.95)
         assert difference is not None
         assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
-    assert [v.describe_cell() for v in verdicts] == ["IID", "Dir(1)"]
+    assert [v.describe_cell() for v in verdicts] == [
+        "strong against plain, IID",
+        "strong against plain, Dir(1)",
+    ]
     assert verdicts[0].format_difference() == "+11.00 [8.52, 13.48] points"
     assert verdicts[0].format_figures() == "64.00 against 53.00"
 
@@ -91,7 +94,7 @@ def test_a_control_that_is_reversed_leaves_nothing_to_tell(table: Table) -> None
     control = {"value": STRONG, "baseline": PLAIN, "direction": "below", "sentence": "plain is weak"}
     told = with_claims(table, {**BETTER, **IID, "control": control})
     [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
-    assert verdict.describe().startswith("not testable at this scale (plain is weak (+11.00 [")
+    assert verdict.describe().startswith("not testable at this scale (plain is weak: +11.00 [")
     [open_] = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
     assert open_.outcome is Outcome.UNDECIDED
 
@@ -108,6 +111,21 @@ def test_what_was_not_run_or_diverged_has_no_verdict(table: Table) -> None:
     assert judge_claims(told, one)[0].describe() == "no difference to tell (one seed)"
 
 
+def test_every_label_of_an_axis_may_be_judged_by_one_of_them(table: Table) -> None:
+    """The baseline names the axis and the value does not: all other labels are judged."""
+    told = with_claims(table, {**BETTER, **IID, "value": {}})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert (verdict.describe_cell(), verdict.outcome) == ("strong against plain, IID", Outcome.HELD)
+
+
+def test_a_claim_may_be_about_a_round(table: Table) -> None:
+    """The curves have half of the last accuracy after round 1."""
+    told = with_claims(table, {**BETTER, **IID, "round": 1})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert verdict.difference is not None
+    assert verdict.difference.mean == pytest.approx(0.055)
+
+
 def test_sums_are_compared_in_percent_of_the_baseline(table: Table) -> None:
     told = with_claims(table, {**BETTER, **IID, "metric": "up", "direction": "below"})
     runs = {
@@ -122,16 +140,16 @@ def test_cards_and_tables_are_written_between_their_markers(table: Table, tmp_pa
     told = with_claims(table, BETTER)
     journal, pages = Journal(tmp_path, told.name), tmp_path / "pages"
     pages.mkdir()
-    (pages / "kdia.md").write_text("# Results: KDIA\n\nBy hand.\n", "utf-8")
+    (pages / "kdia.md").write_text("# Results: KDIA\n\n## Mine\n\nBy hand.\n", "utf-8")
     for run in plant(told, [0.10, 0.11, 0.12]).values():
         journal.append(run)
     assert write_report([told], tmp_path, pages) == [pages / "kdia.md"]
     text = (pages / "kdia.md").read_text("utf-8")
-    assert text.startswith("# Results: KDIA\n\n<!-- table card kdia -->\n## Card\n")
-    assert "| Strong is better. |  | `small`: IID | **held** | 64.00 against 53.00 | +11.00" in text
-    assert "| `small`: Dir(1) | **not run** |" in text
+    assert "\n\n<!-- table card kdia -->\n## Card\n\n### Strong is better\n" in text
+    assert "| `small` | strong against plain, IID | **held** | 64.00 against 53.00 | +11.00" in text
+    assert "| `small` | strong against plain, Dir(1) | **not run** |" in text
     assert "| `small` | 6 of 12 | 1, 2, 3 |" in text
-    assert text.endswith("\n\nBy hand.\n")
+    assert text.endswith("\n\n## Mine\n\nBy hand.\n")
     assert "<!-- table small -->" not in text, "the table is not finished"
     for run in plant(told, [0.01, 0.05, 0.02], "Dir(1)").values():
         journal.append(run)
@@ -144,7 +162,7 @@ def test_all_claims_in_short_count_the_verdicts(table: Table) -> None:
     told = with_claims(table, BETTER)
     verdicts = judge_claims(told, plant(told, [0.1, 0.11, 0.12]) | plant(told, [0.1, -0.1, 0.0], "Dir(1)"))
     text = render_claims({"kdia": verdicts})
-    counts = "**held** in 1 of 2; **no difference to tell** in 1 of 2"
+    counts = "**held** in 1 of 2 (1 by Holm); **no difference to tell** in 1 of 2"
     assert f"| [KDIA](kdia.md#card) | Strong is better. |  | {counts} | +0.00" in text
 
 

@@ -205,7 +205,7 @@ def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings
         (
             "title: A",
             "claims: [{id: a, sentence: b}]\ntitle: A",
-            "write either value and baseline, or why_not",
+            "write either a baseline or why_not",
         ),
         (
             "title: A",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarks.places import JOURNALS, PAGES
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
+from jobs.grid.card import write_report
 from jobs.grid.finished import list_missing
 from jobs.grid.journal import Entry, Journal, Scored, fall, numbers, swing
 from jobs.grid.markdown import render
@@ -304,3 +306,14 @@ def test_a_page_has_its_finished_tables_as_they_are_rendered(name: str) -> None:
         )
     else:
         assert f"<!-- table {name} -->" not in page
+
+
+@pytest.mark.slow
+def test_cards_and_claims_are_on_the_pages_as_the_command_writes_them(tmp_path: Path) -> None:
+    """Verdicts are computed: a page that somebody edits between the markers, or a new run, is seen here."""
+    pages = tmp_path / "pages"
+    shutil.copytree(PAGES, pages)
+    written = write_report(map(load_table, tables()), JOURNALS, pages)
+    assert {file.name: file.read_text("utf-8") for file in written} == {
+        file.name: (PAGES / file.name).read_text("utf-8") for file in written
+    }
