@@ -24,7 +24,9 @@ class Comparison(BaseModel):
         round: compare the curves after this round, in place of `show`.
         show: the figure of a run: in the `final` round, in the round that validation chooses (`chosen`), in
             the `best` round on the test set, the mean of the last rounds (`tail`), the mean change (`swing`)
-            or fall (`fall`) from point to point of the curve's second half.
+            or fall (`fall`) from point to point of the curve's second half; the rounds until the curve comes
+            up to the last (`reach`) or best (`reach_best`) value of the table's `against` with the same seed.
+            A run that never does counts as one round more than it has, so its true number is larger.
         direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
             the margin on both sides.
         margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
@@ -38,7 +40,7 @@ class Comparison(BaseModel):
     more_than: dict[str, str] = {}
     metric: str | None = None
     round: int | None = Field(default=None, ge=1)
-    show: Literal["final", "chosen", "best", "tail", "swing", "fall"] = "final"
+    show: Literal["final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best"] = "final"
     direction: Literal["above", "below", "level"] = "above"
     margin: float | None = Field(default=None, gt=0)
 

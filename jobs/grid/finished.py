@@ -67,6 +67,40 @@ def add_views(table: Table, found: Found) -> Found:
     return every
 
 
+def find_opponent(table: Table, found: Found, cell: Cell) -> Mapping[int, Entry]:
+    """The runs that a cell is compared with: those of `against`, with the same other labels.
+
+    FedAvg has no teacher: where `against` has no such view, its runs with the table's metric.
+    """
+    labels = dict(zip(table.axes, cell, strict=True)) | {str(table.compared): str(table.against)}
+    other = found[tuple(labels.values())]
+    column = table.columns[0]
+    if not other and labels[column] in table.views:
+        other = found[tuple((labels | {column: table.views[labels[column]].of}).values())]
+    return other
+
+
+def count_rounds(table: Table, found: Found, cell: Cell, what: str) -> dict[int, int | None]:
+    """The first point of each run's curve that comes up to the value of `against`, by seed.
+
+    Args:
+        table: with `against`.
+        found: the finished runs, views included.
+        cell: whose runs are counted.
+        what: `reach` for the value of `against` after its last round, `reach_best` for its best value.
+
+    Returns:
+        Rounds; None for a run that never comes up to it.
+    """
+    goals = find_opponent(table, found, cell)
+    rounds = dict[int, int | None]()
+    for seed in sorted(found[cell].keys() & goals.keys()):
+        goal = goals[seed].curve[max(goals[seed].curve)] if what == "reach" else goals[seed].best["value"]
+        curve = found[cell][seed].curve
+        rounds[seed] = next((number for number in sorted(curve) if curve[number] >= goal), None)
+    return rounds
+
+
 def estimate_seconds(missing: Sequence[Member], entries: Sequence[Entry], processes: int = 1) -> float | None:
     """The time until all missing runs are made, by the runs that were made.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from jobs.grid.finished import Cell, Found, add_views, find_cells
+from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
 from jobs.grid.overview import overview
 from jobs.grid.spread import render_lines, spread
@@ -87,7 +87,9 @@ def _tables(table: Table, runs: Found) -> list[str]:
         elif what in ENDS:
             goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
             heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
-            parts += [heading, _grid(wide, _rounds(wide, seen, what), signed=False, digits=0)]
+            reached = {cell: count_rounds(wide, seen, cell, what).values() for cell in seen}
+            rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
+            parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
         else:
             parts += _shown(wide, seen, what)
     for name in table.curves:
@@ -143,48 +145,13 @@ def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]
     """The difference of each cell to the cell of `against`, paired by seed; none for that cell itself."""
     differences: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
-        other = _opponent(table, runs, cell)
+        other = find_opponent(table, runs, cell)
         both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
         pairs = [[e.shown(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
         differences[cell] = [
             _scaled(table, mine - its) for mine, its in pairs if mine is not None and its is not None
         ]
     return differences
-
-
-def _rounds(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
-    """The rounds in which each cell reaches the value of the cell of `against`, paired by seed."""
-    goal = _last if what == "reach" else _best
-    rounds: dict[Cell, list[float]] = {}
-    for cell, by_seed in runs.items():
-        other = _opponent(table, runs, cell)
-        firsts = (
-            next((n for n, value in sorted(by_seed[s].curve.items()) if value >= goal(other[s])), None)
-            for s in sorted(by_seed.keys() & other.keys())
-        )
-        rounds[cell] = [float(first) for first in firsts if first is not None]
-    return rounds
-
-
-def _last(entry: Entry) -> float:
-    return entry.curve[max(entry.curve)]
-
-
-def _best(entry: Entry) -> float:
-    return entry.best["value"]
-
-
-def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:
-    """The runs that a cell is compared with: those of `against`, with the same other labels.
-
-    FedAvg has no teacher: where `against` has no such view, its runs with the table's metric.
-    """
-    labels = dict(zip(table.axes, cell, strict=True)) | {str(table.compared): str(table.against)}
-    other = runs[tuple(labels.values())]
-    column = table.columns[0]
-    if not other and labels[column] in table.views:
-        other = runs[tuple((labels | {column: table.views[labels[column]].of}).values())]
-    return other
 
 
 def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:

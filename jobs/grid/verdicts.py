@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
 from jobs.grid.claims import Claim, Comparison
-from jobs.grid.finished import Cell, Found, add_views, find_cells
+from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
 from jobs.grid.journal import Entry
 from jobs.grid.markdown import SUMS
 from jobs.grid.table import Table
@@ -48,7 +48,7 @@ class Verdict:
         seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
             many.
         diverged: seeds that are left out because a figure is not finite.
-        unit: of the differences: "points" (percentage points), "%" of the baseline, or "".
+        unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
         scale: the factor from the figures to the unit.
     """
 
@@ -101,10 +101,11 @@ class Verdict:
         return more
 
     def format_figures(self) -> str:
-        """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they are not percentages."""
-        if self.value is None or self.baseline is None or self.unit != "points" or self.claim.more_than:
+        """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they say little."""
+        if self.value is None or self.baseline is None or self.claim.more_than or self.unit in ("%", ""):
             return ""
-        return f"{self.value * self.scale:.2f} against {self.baseline * self.scale:.2f}"
+        own, other = (f"{value * self.scale:.{self.digits}f}" for value in (self.value, self.baseline))
+        return f"{own} against {other}"
 
     def format_difference(self) -> str:
         """Write the difference with its interval, e.g. `+3.2 [1.1, 5.3] points`."""
@@ -219,6 +220,9 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
 def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str]) -> Values:
     """The figures of one cell, by seed."""
     cell: Cell = tuple(labels[axis] for axis in table.axes)
+    if comparison.show in ("reach", "reach_best"):
+        rounds = count_rounds(table, found, cell, comparison.show)
+        return {seed: n or found[cell][seed].rounds + 1 for seed, n in rounds.items()}
     figures = {seed: _read_figure(comparison, table, entry) for seed, entry in found.get(cell, {}).items()}
     return {seed: figure for seed, figure in figures.items() if figure is not None}
 
@@ -240,6 +244,8 @@ def _subtract(values: Values, baseline: Values) -> Values:
 
 def _choose_unit(comparison: Comparison, table: Table, baseline: float) -> tuple[str, float]:
     metric = comparison.metric or table.metric
+    if comparison.show in ("reach", "reach_best"):
+        return "rounds", 1.0
     if metric in SUMS and baseline and not comparison.more_than:
         return "%", 100 / baseline
     if table.percent and "accuracy" in metric:

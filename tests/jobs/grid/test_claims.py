@@ -126,6 +126,15 @@ def test_a_claim_may_be_about_a_round(table: Table) -> None:
     assert verdict.difference.mean == pytest.approx(0.055)
 
 
+def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(table: Table) -> None:
+    """Curves have half of the last accuracy in round 1: `strong` has the goal in round 2, in 1, and never."""
+    told = with_claims(table, {**BETTER, **IID, "show": "reach", "direction": "below"})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.60, -0.10]))
+    assert verdict.difference is not None
+    assert verdict.value == pytest.approx((2 + 1 + 3) / 3)
+    assert (verdict.baseline, verdict.difference.mean, verdict.unit) == (2, 0, "rounds")
+
+
 def test_sums_are_compared_in_percent_of_the_baseline(table: Table) -> None:
     told = with_claims(table, {**BETTER, **IID, "metric": "up", "direction": "below"})
     runs = {
