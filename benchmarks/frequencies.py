@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.tables import page
+from benchmarks.places import PAGES
 from fedsim.base import rng
 from fedsim.data import make_partition
 from fedsim.techniques.last_models import POWERS_BY_KIND, SINGLE_POWERS, Powers, client_weight
+from jobs.grid.pages import write_section
 
 NAME = "kdia-frequencies"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "frequencies.svg"
@@ -180,7 +181,7 @@ def measured() -> tuple[dict[float, list[Seen]], dict[str, Real]]:
 def main() -> None:
     found = measured()
     draw(*found)
-    page.write_section(page.page_file("kdia"), NAME, section(*found))
+    write_section(PAGES / "kdia.md", NAME, section(*found))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.tables.page import write_section
 from fedsim.algorithms import ALGORITHMS
 from fedsim.algorithms.costs import read_costs
 from fedsim.core.purposes import PURPOSES
@@ -27,6 +26,7 @@ from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.server_messages import count_bytes_down, make_broadcasts, make_instructions
 from fedsim.engine.simulation import simulate
+from jobs.grid.pages import write_section
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.catalogue import catalogue

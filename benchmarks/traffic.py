@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.tables import page
+from benchmarks.places import PAGES
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.base import wire
 from fedsim.models import make_net
 from fedsim.models.net import Net
+from jobs.grid.pages import write_section
 
 CLIENTS = 20
 NAME = "ace-traffic"
@@ -138,7 +139,7 @@ def section() -> str:
 
 
 def main() -> None:
-    page.write_section(page.page_file("ace-pfl"), NAME, section())
+    write_section(PAGES / "ace-pfl.md", NAME, section())
 
 
 if __name__ == "__main__":

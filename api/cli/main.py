@@ -27,6 +27,7 @@ from api.cli.commands import (
     partition,
     plan,
     report,
+    reproduce,
     run,
     serve,
     store,
@@ -98,7 +99,7 @@ def _root(
 
 
 PARTS = (
-    *(demo, serve, store, run, jobs, job_output, sweep, compare, report, verify),
+    *(demo, serve, store, run, jobs, job_output, sweep, compare, report, reproduce, verify),
     *(catalogue, partition, inspect, plan, new),
 )
 for part in PARTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from api.sdk import calls
@@ -151,13 +151,19 @@ class ClientMethods:
             more = page_token is not None and left != 0
 
     async def sweep(
-        self, sweep: SweepSource, *, resume: bool = False, news: News | None = None
+        self,
+        sweep: SweepSource,
+        *,
+        resume: bool = False,
+        skip: Collection[str] = (),
+        news: News | None = None,
     ) -> AsyncSweepHandle:
         """Submit the runs of a sweep that have no job yet. A second call submits only missing runs.
 
         Args:
             sweep: the path of a sweep's file, or its content as a mapping; see `jobs.spec.sweep`.
             resume: continue the failed and cancelled jobs of the sweep.
+            skip: hashes of runs that need no job, because their results are known.
             news: called with the sweep after each submission.
 
         Returns:
@@ -170,8 +176,9 @@ class ClientMethods:
         from api.sdk.sweep_handle import AsyncSweepHandle
         from api.sdk.sweeps import submit_missing
 
-        members = await self._connection.sender.run_function(read_members, sweep)
-        handle = AsyncSweepHandle(self._connection, *members)
+        grid, members = await self._connection.sender.run_function(read_members, sweep)
+        needed = [member for member in members if member.spec_hash not in skip]
+        handle = AsyncSweepHandle(self._connection, grid, needed)
         await submit_missing(self._connection, handle, resume, news)
         return handle
 

@@ -7,10 +7,11 @@ import logging
 import sys
 from pathlib import Path
 
+from benchmarks.places import JOURNALS, PAGES
 from benchmarks.similarity.runs import make, pairs, read
 from benchmarks.similarity.section import section
-from benchmarks.tables import journal, page
 from fedsim.errors import FedsimError
+from jobs.grid.pages import write_section
 
 NAME = "kdia-similarity"
 
@@ -30,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         wanted = pairs(options.preset, options.set, options.expert)
         if options.render:
-            page.write_section(options.page, NAME, section(wanted, read(file)))
+            write_section(options.page, NAME, section(wanted, read(file)))
             return 0
-        return 1 if make(wanted, file, processes=options.processes, niceness=options.nice) else 0
+        return 1 if make(wanted, file, processes=options.processes) else 0
     except FedsimError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -44,11 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--expert", type=positive, default=20, help="epochs of the expert (default 20)")
     parser.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
-    parser.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
     parser.add_argument("--render", action="store_true", help="write the section into the page of results")
-    kdia = page.page_file("kdia")
+    kdia = PAGES / "kdia.md"
     parser.add_argument("--page", type=Path, default=kdia, help="default: docs/results/kdia.md")
-    parser.add_argument("--results", type=Path, default=journal.FOLDER, help="the folder of finished runs")
+    parser.add_argument("--results", type=Path, default=JOURNALS, help="the folder of finished runs")
     return parser
 
 

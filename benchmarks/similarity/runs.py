@@ -16,8 +16,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.similarity.features import similarity
-from benchmarks.tables.journal import read_lines, rounded, write_line
-from benchmarks.tables.work import code_version, settle
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
@@ -27,6 +25,8 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import LabelSource, init_generator
+from jobs.grid.journal import read_lines, rounded, write_line
+from jobs.grid.process_pool import find_code_version, settle
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 from jobs.spec.grid import hash_spec
@@ -192,7 +192,7 @@ def work(pair: Pair, file: Path, code: str) -> None:
         write_line(file, line.model_dump_json())
 
 
-def make(wanted: Sequence[Pair], file: Path, *, processes: int = 2, niceness: int = 19) -> int:
+def make(wanted: Sequence[Pair], file: Path, *, processes: int = 2) -> int:
     """Make all runs that the file does not have, each on one thread; how many pairs did not work."""
     found, failed = read(file), 0
     waiting = [pair for pair in wanted if missing(pair, found)]
@@ -201,8 +201,8 @@ def make(wanted: Sequence[Pair], file: Path, *, processes: int = 2, niceness: in
         return 0
     os.environ["OMP_NUM_THREADS"] = "1"
     context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=settle, initargs=(niceness,)) as executor:
-        code = code_version()
+    with ProcessPoolExecutor(processes, context, initializer=settle) as executor:
+        code = find_code_version()
         futures = {executor.submit(work, pair, file, code): pair for pair in waiting}
         for future in as_completed(futures):
             pair, error = futures[future], future.exception()

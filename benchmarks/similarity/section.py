@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
-from benchmarks.tables.markdown import spread
 from fedsim.errors import FedsimError
 from fedsim.techniques.generator_training import LabelSource
+from jobs.grid.spread import spread
 
 ABOUT = """## Similarity of generated and real features (Fig. 7 of the paper)
 

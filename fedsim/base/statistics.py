@@ -130,9 +130,13 @@ def count_pairs_to_tell(
     if difference.deviation == 0:
         return 2
     effect = abs(difference.mean) / difference.deviation
-    low, high = 2, MOST_PAIRS
-    if _compute_power(effect, high, significance) < power:
-        return None
+    # SciPy's power is NaN for far too many pairs, so the search goes up from few.
+    high = 2
+    while _compute_power(effect, high, significance) < power:
+        if high == MOST_PAIRS:
+            return None
+        high = min(2 * high, MOST_PAIRS)
+    low = max(2, high // 2)
     while low < high:
         middle = (low + high) // 2
         if _compute_power(effect, middle, significance) >= power:

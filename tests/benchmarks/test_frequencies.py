@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import frequencies
 from benchmarks.frequencies import COHORT, ROUNDS, TRIFREQS, outliers, rounds, section
-from benchmarks.tables.page import page_file
+from benchmarks.places import PAGES
 from fedsim.techniques.last_models import SINGLE_POWERS
 
 
@@ -42,6 +42,6 @@ def test_outliers_lie_beyond_the_whiskers() -> None:
 @pytest.mark.slow
 def test_the_page_has_what_is_computed() -> None:
     name, text = frequencies.NAME, section(*frequencies.measured())
-    assert f"<!-- table {name} -->\n{text}\n<!-- end of table {name} -->" in page_file("kdia").read_text(
+    assert f"<!-- table {name} -->\n{text}\n<!-- end of table {name} -->" in (PAGES / "kdia.md").read_text(
         "utf-8"
     )

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.places import JOURNALS, PAGES
 from benchmarks.similarity.__main__ import main
 from benchmarks.similarity.runs import WAYS, Measured, central, measured, pairs, read
 from benchmarks.similarity.section import section
-from benchmarks.tables.journal import FOLDER, write_line
-from benchmarks.tables.page import page_file
 from fedsim.algorithms import KDIA
 from fedsim.base import tree
 from fedsim.errors import FedsimError
+from jobs.grid.journal import write_line
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
 
@@ -118,9 +118,9 @@ def test_the_section_has_mean_and_deviation_over_the_seeds(tmp_path: Path) -> No
 
 
 def test_the_page_has_the_section_as_it_is_computed() -> None:
-    text = section(pairs("kdia-cifar10-small", [], 20), read(FOLDER / "kdia-similarity.jsonl"))
+    text = section(pairs("kdia-cifar10-small", [], 20), read(JOURNALS / "kdia-similarity.jsonl"))
     block = f"<!-- table kdia-similarity -->\n{text}\n<!-- end of table kdia-similarity -->"
-    assert block in page_file("kdia").read_text("utf-8")
+    assert block in (PAGES / "kdia.md").read_text("utf-8")
 
 
 def test_both_ways_need_an_expert(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.tables.page import page_file
+from benchmarks.places import PAGES
 from benchmarks.traffic import SETTINGS, Setting, round_bytes, section
 from fedsim.algorithms import AcePFL, FedAvg, KTpFL, Scaffold
 from fedsim.core import Algorithm
@@ -36,7 +36,7 @@ def test_the_papers_cifar10_round() -> None:
 @pytest.mark.slow
 def test_the_page_has_the_table_as_it_is_computed() -> None:
     block = f"<!-- table ace-traffic -->\n{section()}\n<!-- end of table ace-traffic -->"
-    assert block in page_file("ace-pfl").read_text("utf-8")
+    assert block in (PAGES / "ace-pfl.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

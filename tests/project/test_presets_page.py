@@ -41,7 +41,7 @@ def test_the_page_names_every_preset_of_the_papers_and_no_other() -> None:
     page = (ROOT / "docs" / "presets.md").read_text("utf-8")
     named = set(re.findall(rf"`((?:{'|'.join(FAMILIES)})-[a-z\d-]+)`", page))
     assert set(OF_THE_PAPERS) <= named
-    tables = {file.stem for file in (ROOT / "benchmarks" / "tables").glob("*.yaml")}
+    tables = {file.stem for file in (ROOT / "jobs" / "grid" / "tables").glob("*.yaml")}
     assert named <= set(OF_THE_PAPERS) | tables
 
 

@@ -56,5 +56,7 @@ def test_the_number_of_seeds_is_that_of_the_published_power_tables():
     wide = compare_paired([1.0, 0.0], [0.0, 0.0])
     half = type(wide)(0.5, 1.0, None, None, None, 3, 0.95)
     assert count_pairs_to_tell(half) == 34
+    assert count_pairs_to_tell(type(wide)(1.0, 1.0, None, None, None, 3, 0.95)) == 10
+    assert count_pairs_to_tell(type(wide)(100.0, 1.0, None, None, None, 3, 0.95)) == 2
     assert count_pairs_to_tell(type(wide)(0.0, 1.0, None, None, None, 3, 0.95)) is None
     assert count_pairs_to_tell(type(wide)(1e-4, 1.0, None, None, None, 3, 0.95)) is None

@@ -1,0 +1,210 @@
+"""`fedsim reproduce`: run a result table of a paper, and judge the paper's claims by it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.commands.options import UrlOption, make_folder
+from fedsim.errors import SettingsError
+
+if TYPE_CHECKING:
+    from jobs.grid.runner import Progress, Runs
+    from jobs.grid.table import Table
+
+
+class Place(StrEnum):
+    """Where runs are made."""
+
+    POOL = "pool"
+    RAY = "ray"
+    SERVICE = "service"
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="TABLE", help="A table, its YAML file, or 'list' for all tables."),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option("--scale", help="small: the table's own preset; paper: the paper's; or a preset."),
+    ] = "small",
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: those of the table.")
+    ] = None,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Runs at the same time (pool).")] = 2,
+    device: Annotated[str, typer.Option("--device", help="cpu, or cuda for the first GPU (pool).")] = "cpu",
+    on: Annotated[
+        Place,
+        typer.Option("--on", help="pool: processes on this machine; ray: one by one; service: jobs."),
+    ] = Place.POOL,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the finished runs, one file per table.")
+    ] = Path("reproduced"),
+    report: Annotated[
+        bool, typer.Option("--report", help="Make no runs; write a page for each paper from finished runs.")
+    ] = False,
+    pages: Annotated[
+        Path | None,
+        typer.Option("--pages", metavar="DIR", help="Folder of the pages. Default: --out."),
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Run a result table of a paper, and judge the paper's claims by it.
+
+    Finished runs are kept: run it again to continue. --report writes a page for each paper.
+    """
+    from api.cli.display import make_data_console, print_message
+
+    if report:
+        own = None if name in (None, "list") else _read_table(name, scale, seeds)
+        for path in write_pages(out, pages or out, own):
+            print_message(f"wrote {path}")
+        return
+    if name is None or name == "list":
+        make_data_console().print(_list_tables(out))
+        return
+    table = _read_table(name, scale, seeds)
+    faults = _make_runs(table, make_folder(out), on, processes, device, url)
+    _print_claims(table, out)
+    for fault in faults:
+        print_message(f"failed: {fault}")
+    raise typer.Exit(1 if faults else 0)
+
+
+def _read_table(name: str, scale: str, seeds: int | None) -> Table:
+    from jobs.grid.table import load_table
+
+    table = load_table(name).at_scale(scale)
+    return table if seeds is None else table.with_seeds(seeds)
+
+
+def _make_runs(
+    table: Table, out: Path, place: Place, processes: int, device: str, url: str | None
+) -> list[str]:
+    from api.cli.display import print_message
+    from jobs.grid.journal import Journal
+    from jobs.grid.runner import run_table
+
+    runs, at_a_time = _choose_runs(place, processes, device, url)
+    journal = Journal(out, table.name)
+    try:
+        return run_table(
+            table, journal, runs, lambda progress: print_message(_describe(table, progress)), at_a_time
+        )
+    except KeyboardInterrupt:
+        print_message(f"stopped; {journal.file} has the finished runs; the same command goes on")
+        raise
+
+
+def _choose_runs(place: Place, processes: int, device: str, url: str | None) -> tuple[Runs, int]:
+    """Return the way to make runs, and how many run at a time."""
+    from jobs.settings import Settings
+
+    if device not in ("cpu", "cuda"):
+        raise SettingsError(f"--device {device}", "write cpu or cuda")
+    settings = Settings.from_env()
+    if place is Place.RAY:
+        from jobs.grid.ray_runs import run_on_ray
+
+        return lambda table, missing: run_on_ray(table, missing, settings), 1
+    if place is Place.SERVICE:
+        from api.cli.commands.connection import connect
+        from api.cli.service_runs import run_on_service
+
+        client = connect(url)
+        return lambda table, missing: run_on_service(table, missing, client), 1
+    import torch
+
+    from jobs.grid.process_pool import run_in_processes
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("--device cuda: torch finds no GPU that it can use here", "leave it out")
+    how: dict[str, Any] = {"processes": processes, "device": device}
+    return lambda table, missing: run_in_processes(table, missing, settings, **how), processes
+
+
+def _describe(table: Table, progress: Progress) -> str:
+    """Write how far a table is, e.g. `demo-claim: 3 of 9 runs, about 12 s left; 2 rounds, seed 1 failed`."""
+    text = f"{table.name}: {progress.total - progress.left} of {progress.total} runs"
+    if progress.left and progress.seconds is not None:
+        text += f", about {format_seconds(progress.seconds)} left"
+    if progress.outcome is None:
+        return text
+    member, entry = progress.outcome
+    said = "failed" if isinstance(entry, str) else f"took {format_seconds(entry.seconds)}"
+    return f"{text}; {member.run} {said}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time, e.g. `40 s`, `12 min` or `1.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _list_tables(out: Path) -> Any:
+    """The table of tables: page, name, what it shows, runs, hours."""
+    from api.cli.display import make_plain_text, make_table
+    from jobs.grid.finished import list_missing
+    from jobs.grid.journal import Journal
+    from jobs.grid.pages import find_paper
+    from jobs.grid.table import load_table, tables
+
+    rows = []
+    for table in map(load_table, tables()):
+        total = len(table.runs())
+        missing = list_missing(table, Journal(out, table.name))
+        hours = "" if table.hours is None else f"{table.hours:.2g}"
+        cells = (find_paper(table.page).short, table.name, table.title)
+        rows.append([*map(make_plain_text, cells), f"{total - len(missing)}/{total}", hours])
+    return make_table(("paper", "table", "shows", "runs", "hours"), rows, numbers=("runs", "hours"))
+
+
+def _print_claims(table: Table, out: Path) -> None:
+    """Print the verdicts on the claims of a table."""
+    from api.cli.display import make_data_console, make_plain_text, make_table
+    from jobs.grid.journal import Journal
+    from jobs.grid.verdicts import judge_claims
+
+    verdicts = judge_claims(table, Journal(out, table.name).read())
+    heads = ("claim", "cell", "verdict", "difference", "p (Holm)")
+    rows = (
+        [
+            *(make_plain_text(verdict.claim.sentence), make_plain_text(verdict.describe_cell())),
+            *(make_plain_text(verdict.describe()), verdict.format_difference(), verdict.format_p()),
+        ]
+        for verdict in verdicts
+    )
+    if verdicts:
+        make_data_console().print(make_table(heads, rows))
+
+
+def write_pages(out: Path, pages: Path, own: Table | None = None) -> list[Path]:
+    """Write the sections of finished tables and the card of each paper into its page.
+
+    Args:
+        out: the folder of the finished runs.
+        pages: the folder of the pages.
+        own: only the page of this table; None for all pages.
+
+    Returns:
+        The pages.
+    """
+    from jobs.grid.card import write_report
+    from jobs.grid.table import load_table, tables
+
+    chosen = {each: load_table(each) for each in tables()}
+    if own is not None:
+        same = {each: table for each, table in chosen.items() if table.page == own.page}
+        chosen = {**same, own.name: own}
+    return write_report(list(chosen.values()), out, make_folder(pages))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Start here")(reproduce)

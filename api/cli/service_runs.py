@@ -1,0 +1,51 @@
+"""The runs of a result table as jobs of a service: one group of jobs, as `fedsim sweep` submits it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from api.sdk.client import FedSimClient
+from fedsim.errors import FedsimError
+from jobs.grid.one_run import make_entry
+from jobs.grid.runner import Outcome
+from jobs.grid.table import Table
+from jobs.spec.sweep import Member
+from jobs.store.records import Job
+from jobs.store.states import FINAL, JobState
+
+PAUSE = 2.0
+"""Seconds between two looks at the jobs."""
+
+
+def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient) -> Iterator[Outcome]:
+    """Submit runs as jobs, continue those that failed or were cancelled, and read their rounds as they end.
+
+    A second call finds the jobs of the first one.
+
+    Yields:
+        Each run with its entry, or with the reason of its failure.
+    """
+    needed = {member.spec_hash for member in missing}
+    known = {member.spec_hash for member in table.runs()} - needed
+    group = client.sweep(table.sweep, resume=True, skip=known)
+    while needed:
+        for member in group.members:
+            job = group.job_of(member)
+            if member.spec_hash in needed and (job is None or job.state in FINAL):
+                needed.remove(member.spec_hash)
+                yield _read_outcome(table, member, job, client)
+        if needed:
+            time.sleep(PAUSE)
+            group.refresh()
+
+
+def _read_outcome(table: Table, member: Member, job: Job | None, client: FedSimClient) -> Outcome:
+    if job is None:
+        return Outcome(member, "its job was deleted")
+    if job.state is not JobState.SUCCEEDED:
+        return Outcome(member, f"job {job.id} {job.state}: {job.message or ''}")
+    try:
+        return Outcome(member, make_entry(member, table, client.job(job.id).rounds()))
+    except FedsimError as error:
+        return Outcome(member, f"job {job.id}: {error}")

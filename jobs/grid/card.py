@@ -1,0 +1,167 @@
+"""Cards: the claims of a paper, the runs that were made, and the verdicts, as sections of Markdown pages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from jobs.grid.finished import list_missing
+from jobs.grid.journal import Entry, Journal
+from jobs.grid.markdown import render
+from jobs.grid.pages import PAPERS, find_paper, write_section
+from jobs.grid.spread import make_lines
+from jobs.grid.table import Table
+from jobs.grid.verdicts import Outcome, Verdict, judge_claims
+
+Runs: TypeAlias = Mapping[str, Entry]
+"""{key: finished run}."""
+
+SIGNIFICANCE = 0.05
+"""Of the p-values that are counted."""
+
+
+def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[Path]:
+    """Write finished tables and the card of each paper into its page, and all claims into README.md.
+
+    Text outside the markers of these sections stays as it is. A page is made if there is none. Tables without
+    any finished run are left out.
+
+    Args:
+        tables: all tables of each page that is written.
+        journals: the folder of the finished runs.
+        pages: the folder of the pages.
+
+    Returns:
+        The files.
+    """
+    by_page: dict[str, list[tuple[Table, Runs]]] = {}
+    for table in tables:
+        if entries := Journal(journals, table.name).read():
+            by_page.setdefault(table.page, []).append((table, entries))
+    written, judged = list[Path](), dict[str, list[Verdict]]()
+    for page, started in by_page.items():
+        file = pages / f"{page}.md"
+        runs = _sort(started, file)
+        judged[page] = [verdict for table, found in runs for verdict in judge_claims(table, found)]
+        if not file.is_file():
+            file.write_text(f"# Results: {find_paper(page).short}\n\n{find_paper(page).title}\n", "utf-8")
+        write_section(file, f"card {page}", render_card(runs, judged[page]), head=True)
+        for table, found in runs:
+            if not list_missing(table, Journal(journals, table.name)):
+                write_section(file, table.name, render(table, found))
+        written.append(file)
+    if len(judged) > 1:
+        write_section(pages / "README.md", "claims", render_claims(judged))
+        written.append(pages / "README.md")
+    return written
+
+
+def _sort(runs: list[tuple[Table, Runs]], file: Path) -> list[tuple[Table, Runs]]:
+    """The tables in the order of their sections on the page, then those that have none."""
+    text = file.read_text("utf-8") if file.is_file() else ""
+    places = {table.name: text.find(f"<!-- table {table.name} -->") for table, _ in runs}
+    return sorted(runs, key=lambda each: (places[each[0].name] < 0, places[each[0].name]))
+
+
+def render_card(runs: Sequence[tuple[Table, Runs]], verdicts: Sequence[Verdict]) -> str:
+    """The card of one paper: its claims with verdicts, and the runs behind them."""
+    parts = ["## Card"]
+    for claims in _group(verdicts).values():
+        parts += _render_claim(claims)
+    heads = ["table", "runs", "seeds", "hours", "devices", "code", "digests", "command"]
+    parts += ["### Runs behind the card", make_lines(heads, [_run_row(*each) for each in runs])]
+    parts.append(
+        "Hours: of the rounds, one thread for each run. Digests: SHA-256 over the last digest of each run."
+    )
+    return "\n\n".join(parts)
+
+
+def _group(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts of each claim, of all tables and cells."""
+    by_claim: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_claim.setdefault(verdict.claim.id, []).append(verdict)
+    return by_claim
+
+
+def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
+    """A heading, what the paper says, the control, and a line for each cell."""
+    claim = verdicts[0].claim
+    parts = [f"### {claim.sentence.rstrip('.')}"]
+    said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
+    if said:
+        parts.append(f"In the paper: {'; '.join(said)}.")
+    if any(verdict.evidence for verdict in verdicts) and claim.control is not None:
+        parts.append(f"The control contradicts it: {claim.control.sentence}.")
+    heads = ["table", "cells", "verdict", "figures", "difference", "p (Holm)"]
+    rows = [
+        [
+            *(f"`{verdict.table}`", verdict.describe_cell(), _mark(verdict), verdict.format_figures()),
+            *(verdict.format_difference(), verdict.format_p()),
+        ]
+        for verdict in verdicts
+    ]
+    return [*parts, make_lines(heads, rows)]
+
+
+def _mark(verdict: Verdict) -> str:
+    return f"**{verdict.outcome}**{verdict.describe_briefly().removeprefix(verdict.outcome)}"
+
+
+def _run_row(table: Table, entries: Runs) -> list[str]:
+    """What was run of a table: with which seeds, for how long, on which devices, by which code."""
+    runs = [entries[member.spec_hash] for member in table.runs() if member.spec_hash in entries]
+    digests = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()[:16]
+    return [
+        f"`{table.name}`",
+        f"{len(runs)} of {len(table.runs())}",
+        ", ".join(map(str, sorted({run.seed for run in runs}))),
+        f"{sum(run.seconds for run in runs) / 3600:.1f}",
+        ", ".join(sorted({run.device for run in runs})),
+        ", ".join(sorted({f"`{run.code}`" for run in runs if run.code})),
+        f"`{digests}`",
+        f"`fedsim reproduce {table.name}`",
+    ]
+
+
+def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
+    """All claims in short: one line each, with the verdicts of all tables and cells counted."""
+    rows = list[list[str]]()
+    for page in sorted(judged, key=lambda page: list(PAPERS).index(page) if page in PAPERS else len(PAPERS)):
+        for verdicts in _group(judged[page]).values():
+            link = f"[{find_paper(page).short}]({page}.md#card)"
+            claim = verdicts[0].claim
+            rows.append([link, claim.sentence, claim.place, _count(verdicts), _range(verdicts)])
+    return make_lines(["paper", "claim", "place", "verdict", "differences"], rows)
+
+
+def _count(verdicts: Sequence[Verdict]) -> str:
+    """Count the verdicts and give their reasons, e.g. `held in 3 of 4 (2 by Holm); reversed in 1 of 4`."""
+    found = [verdict for verdict in verdicts if verdict.outcome is not Outcome.NOT_RUN]
+    if not found:
+        return f"**{Outcome.NOT_RUN}**"
+    parts = list[str]()
+    for outcome in Outcome:
+        group = [verdict for verdict in found if verdict.outcome is outcome]
+        if not group:
+            continue
+        text = f"**{outcome}**" + (f" in {len(group)} of {len(found)}" if len(found) > 1 else "")
+        known = [verdict.p_value for verdict in group if verdict.p_value is not None]
+        if known and outcome in (Outcome.HELD, Outcome.REVERSED):
+            text += f" ({sum(p < SIGNIFICANCE for p in known)} by Holm)"
+        reasons = sorted({verdict.reason for verdict in group if verdict.reason})
+        parts.append(text + (f": {'; '.join(reasons)}" if reasons else ""))
+    return "; ".join(parts)
+
+
+def _range(verdicts: Sequence[Verdict]) -> str:
+    """The smallest and the largest difference, each with its interval."""
+    told = [verdict for verdict in verdicts if verdict.difference is not None]
+    told.sort(key=lambda verdict: verdict.difference.mean * verdict.scale if verdict.difference else 0.0)
+    if not told:
+        return ""
+    if len(told) == 1:
+        return told[0].format_difference()
+    return f"{told[0].format_difference()} to {told[-1].format_difference()}"

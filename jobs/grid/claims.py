@@ -1,0 +1,100 @@
+"""Claims of a paper as data: the cells that are compared, the direction, and what the paper says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from jobs.spec.grid import Axes, cells
+
+
+class Comparison(BaseModel):
+    """Two cells of a table, or as many pairs of cells as the open axes have labels.
+
+    Attributes:
+        value: {axis: label} of the cells that are judged. The other axes are open: the comparison is made
+            once for each of their labels.
+        baseline: {axis: label} in which the cell that a cell is compared with differs from it.
+        where: {open axis: labels} that are judged; by default all.
+        more_than: {axis: label} of another pair of cells. Its difference is subtracted, seed by seed: is the
+            difference larger here than there?
+        metric: a metric of the last round, or a sum such as `updates` or `up`; None for the table's metric.
+        round: compare the curves after this round, in place of `show`.
+        show: the figure of a run: in the `final` round, in the round that validation chooses (`chosen`), in
+            the `best` round on the test set, the mean of the last rounds (`tail`), the mean change (`swing`)
+            or fall (`fall`) from point to point of the curve's second half; the rounds until the curve comes
+            up to the last (`reach`) or best (`reach_best`) value of the table's `against` with the same seed.
+            A run that never does counts as one round more than it has, so its true number is larger.
+        direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
+            the margin on both sides.
+        margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: dict[str, str] = {}
+    baseline: dict[str, str] = {}
+    where: dict[str, tuple[str, ...]] = {}
+    more_than: dict[str, str] = {}
+    metric: str | None = None
+    round: int | None = Field(default=None, ge=1)
+    show: Literal["final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best"] = "final"
+    direction: Literal["above", "below", "level"] = "above"
+    margin: float | None = Field(default=None, gt=0)
+
+    def find_unknown_labels(self, axes: Axes) -> list[str]:
+        """List the `axis: label` pairs that a table with these axes does not have."""
+        named = [*self.value.items(), *self.baseline.items(), *self.more_than.items()]
+        named += [(axis, label) for axis, labels in self.where.items() for label in labels]
+        return [f"'{axis}: {label}'" for axis, label in named if label not in axes.get(axis, {})]
+
+    def open_cells(self, axes: Axes) -> Iterator[dict[str, str]]:
+        """Yield the labels of the open axes, once for each pair of different cells."""
+        names = [axis for axis in axes if axis not in self.value]
+        for labels in cells(axes, names):
+            cell = dict(zip(names, labels, strict=True))
+            differs = {**cell, **self.value} != {**cell, **self.value, **self.baseline}
+            if differs and all(cell.get(axis) in allowed for axis, allowed in self.where.items()):
+                yield cell
+
+
+class Control(Comparison):
+    """A comparison that must not contradict the claim.
+
+    Attributes:
+        sentence: what the control shows if it is reversed: why the claim's figures then say nothing.
+    """
+
+    sentence: str
+
+
+class Claim(Comparison):
+    """A sentence of a paper, and the comparison that decides it.
+
+    Attributes:
+        id: the same in all tables that test the claim.
+        sentence: what the paper claims.
+        place: in the paper, such as "Table 2".
+        figure: the paper's own figures.
+        control: a comparison in the same cell, but for the labels that it names. If its interval excludes 0
+            against its own direction, the claim is not testable here.
+        why_not: the reason why no run of the table can test the claim; in place of a `baseline`.
+    """
+
+    id: str = Field(pattern=r"^[a-z0-9-]+$")
+    sentence: str
+    place: str = ""
+    figure: str = ""
+    control: Control | None = None
+    why_not: str = ""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Claim:
+        if bool(self.why_not) == bool(self.baseline):
+            raise ValueError(f"{self.id}: write either a baseline or why_not")
+        for part in (self, self.control):
+            if part is not None and (part.direction == "level") != (part.margin is not None):
+                raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")
+        return self

@@ -1,0 +1,200 @@
+"""Rendering: the finished runs of a table as Markdown, between two markers of a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
+from jobs.grid.journal import Entry
+from jobs.grid.overview import overview
+from jobs.grid.spread import render_lines, spread
+from jobs.grid.table import Table
+
+Figures = Mapping[Cell, Sequence[float]]
+
+TITLES = {
+    "final": "after the last round",
+    "best": "in the best round on the test set (an optimistic figure)",
+    "tail": "mean of the scored rounds among the last 10",
+    "chosen": "on the test set, for the round and the model that the validation set chooses",
+    "swing": "mean change, up or down, between neighbouring points of the curve, second half of the run",
+    "fall": "mean fall between neighbouring points of the curve, second half of the run (a rise counts as 0)",
+}
+
+MOST_ROUNDS = 10
+"""The largest number of columns in a table of curves."""
+
+ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
+"""The value that a run has to reach."""
+
+SUMS: Mapping[str, tuple[str, float]] = {
+    "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
+    "flops": ("floating-point operations in training, all rounds and clients, in 10^12", 1e12),
+    "tuning_updates": ("trainable-parameter updates in fine-tuning, all clients, in 10^9", 1e9),
+    "tuning_flops": ("floating-point operations in fine-tuning, all clients, in 10^12", 1e12),
+    "down": ("bytes sent to the clients, all rounds, in 10^6", 1e6),
+    "up": ("bytes sent by the clients, all rounds, in 10^6", 1e6),
+}
+"""Heading and unit of each figure that is summed over a run."""
+
+
+def render(table: Table, entries: Mapping[str, Entry]) -> str:
+    """The section of one table: heading, setup of the runs, the tables, the commands."""
+    runs = find_cells(table, entries)
+    finished = sum(len(by_seed) for by_seed in runs.values())
+    parts = [
+        f"## {table.title}",
+        table.about.strip(),
+        _state(table, finished, len(runs)),
+        _devices(runs),
+        *_tables(table, runs),
+    ]
+    parts.append(_commands(table))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _state(table: Table, finished: int, cells: int) -> str:
+    seeds = ", ".join(map(str, table.seeds))
+    every = cells * len(table.seeds)
+    several = len(table.seeds) > 1
+    state = f"Mean ± standard deviation over the seeds {seeds}." if several else f"One seed: {seeds}."
+    state += f" `{table.metric}` is in percent." if table.percent else ""
+    if finished == every:
+        return state
+    return (
+        f"{state} **{finished} of {every} runs are finished.** "
+        "A number in brackets is the number of seeds behind a figure."
+    )
+
+
+def _devices(runs: Found) -> str:
+    """The runs of each device, if not all ran on CPUs: the device decides the last digits and the seconds."""
+    counts = Counter(entry.device for by_seed in runs.values() for entry in by_seed.values())
+    if not counts.keys() - {"cpu"}:
+        return ""
+    return f"Runs on each device: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
+
+
+def _tables(table: Table, runs: Found) -> list[str]:
+    parts: list[str] = []
+    wide, seen = table.viewed(), add_views(table, runs)
+    for what in table.show:
+        if what == "overview":
+            parts += overview(table, runs)
+        elif what == "curve":
+            parts += [f"{table.metric} by round:", _curves(wide, seen)]
+        elif what in ENDS:
+            goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
+            heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
+            reached = {cell: count_rounds(wide, seen, cell, what).values() for cell in seen}
+            rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
+            parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
+        else:
+            parts += _shown(wide, seen, what)
+    for name in table.curves:
+        kept = {
+            cell: {seed: e.seen(name, table.metric) for seed, e in by_seed.items() if name in e.others}
+            for cell, by_seed in runs.items()
+        }
+        parts += [f"{name} by round:", _curves(table, kept)]
+    for name in table.also:
+        share = table.percent and "accuracy" in name
+        title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
+        others = {cell: _others(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
+        parts += [f"{title}:", _grid(table, others, signed=False)]
+    return parts
+
+
+def _shown(table: Table, runs: Found, what: str) -> list[str]:
+    """One figure of each run, and its difference to the figure of `against`."""
+    figures = {
+        cell: [_scaled(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None]
+        for cell, by_seed in runs.items()
+    }
+    parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
+    if what == "chosen" and (models := _models(runs)):
+        parts.append(f"Models chosen, where it is not always `global`: {models}.")
+    if table.against is not None:
+        heading = f"Difference to `{table.against}`, paired by seed:"
+        parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
+    return parts
+
+
+def _models(runs: Found) -> str:
+    """The number of times each model was chosen, in cells with another model than the global one; else ""."""
+    said = list[str]()
+    for cell, by_seed in runs.items():
+        counts = Counter(sorted(e.chosen_model for e in by_seed.values() if e.chosen_model))
+        if counts.keys() - {"global"}:
+            each = ", ".join(f"`{model}` {times}" for model, times in counts.items())
+            said.append(f"{', '.join(cell)}: {each} of {counts.total()}")
+    return "; ".join(said)
+
+
+def _others(entries: Iterable[Entry], name: str, unit: float) -> list[float]:
+    values = (entry.other(name) for entry in entries)
+    return [value / unit for value in values if value is not None]
+
+
+def _scaled(table: Table, value: float) -> float:
+    return 100 * value if table.percent else value
+
+
+def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
+    """The difference of each cell to the cell of `against`, paired by seed; none for that cell itself."""
+    differences: dict[Cell, list[float]] = {}
+    for cell, by_seed in runs.items():
+        other = find_opponent(table, runs, cell)
+        both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
+        pairs = [[e.shown(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
+        differences[cell] = [
+            _scaled(table, mine - its) for mine, its in pairs if mine is not None and its is not None
+        ]
+    return differences
+
+
+def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
+    places = (2 if table.percent else 4) if digits is None else digits
+    axes = list(table.axes)
+
+    def figure(row: Cell, column: Cell) -> str:
+        chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
+        values = figures[tuple(chosen[axis] for axis in axes)]
+        return spread(values, len(table.seeds), digits=places, signed=signed)
+
+    rows, columns = table.cells(table.rows), table.cells(table.columns)
+    if signed and table.compared in table.columns:
+        columns = [column for column in columns if column != (table.against,)]
+    elif signed:
+        rows = [row for row in rows if row != (table.against,)]
+    return render_lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
+
+
+def _curves(table: Table, runs: Found) -> str:
+    numbers = sorted({n for by_seed in runs.values() for entry in by_seed.values() for n in entry.curve})
+    axes, cells = list(table.axes), table.cells([*table.rows, *table.columns])
+
+    def figure(row: Cell, column: Cell) -> str:
+        chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
+        entries = runs[tuple(chosen[axis] for axis in axes)].values()
+        values = [_scaled(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
+        return spread(values, len(table.seeds), digits=1 if table.percent else 3)
+
+    shown = _evenly(numbers)
+    columns = [(str(number),) for number in shown]
+    return render_lines((*table.rows, *table.columns), cells, [f"round {n}" for n in shown], columns, figure)
+
+
+def _evenly(rounds: Sequence[int]) -> list[int]:
+    """At most MOST_ROUNDS rounds, evenly spaced, the last one included; the journal has all of them."""
+    step = -(-len(rounds) // MOST_ROUNDS)
+    return sorted(rounds[::-1][:: max(step, 1)])
+
+
+def _commands(table: Table) -> str:
+    first = table.runs()[0].run
+    single = " ".join(f"--set '{item}'" for item in first.items)
+    return (
+        f"All runs: `fedsim reproduce {table.name}`. One run ({first}): `fedsim run {table.preset} {single}`."
+    )

@@ -1,0 +1,186 @@
+"""One run of a table in this process, and what is kept of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from fedsim.clients.population import Population
+from fedsim.core import RunSettings
+from fedsim.core.personal_scores import PersonalScores, sorted_curve
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.errors import FedsimError
+from jobs.grid.journal import Entry, Spent, numbers, rounded, scored, thinned
+from jobs.grid.table import Table
+from jobs.run.run_result import FinalModel
+from jobs.settings import Settings
+from jobs.spec.resolve import resolve_spec
+from jobs.spec.sweep import Member
+from jobs.store.records import RoundRecord, total_cost
+
+
+class Populations:
+    """The populations made last, shared by the runs whose data is the same.
+
+    Args:
+        keep: how many.
+    """
+
+    def __init__(self, keep: int = 4) -> None:
+        self.keep, self.made = keep, OrderedDict[str, Population]()
+
+    def of(self, experiment: Experiment) -> Population:
+        """The experiment's population, made only if none with the same data and partition is at hand."""
+        data_seed = RunSettings(seed=experiment.settings.seed, rounds=0, cohort_size=0)
+        neutral: Any = {"algorithm": None, "settings": data_seed, "evaluate_every": 1, "personal": "auto"}
+        key = repr(replace(experiment, **neutral))
+        if key not in self.made:
+            self.made[key] = experiment.load_population()
+            while len(self.made) > self.keep:
+                self.made.popitem(last=False)
+        self.made.move_to_end(key)
+        return replace(self.made[key], settings=experiment.settings)
+
+
+def results(experiment: Experiment, population: Population, device: str = "cpu") -> Iterator[RoundResult]:
+    """One result per round, of the reference pool in this process, where the server trains as well."""
+    pool = SerialPool(experiment.algorithm, population, device)
+    try:
+        yield from simulate(
+            experiment.algorithm,
+            population,
+            pool,
+            evaluate_every=experiment.evaluate_every,
+            personal=experiment.personal,
+            device=device,
+        )
+    finally:
+        pool.close()
+
+
+def execute(
+    member: Member, table: Table, settings: Settings, shared: Populations, code: str, device: str = "cpu"
+) -> Entry:
+    """Make one run.
+
+    Args:
+        member: which.
+        table: that it is of.
+        settings: where data is.
+        shared: the populations made before.
+        code: its version, for the journal.
+        device: "cpu" or "cuda".
+
+    Raises:
+        FedsimError: if it fails.
+    """
+    experiment = resolve_spec(member.spec, settings)
+    records, personal, population = list[RoundRecord](), None, shared.of(experiment)
+    worked, start = dict[int, float](), time.process_time()
+    for result in results(experiment, population, device):
+        records.append(RoundRecord.model_validate(result.record()))
+        worked[result.round] = time.process_time() - start
+        personal = result.personal
+    return make_entry(member, table, records, personal, worked, code=code, device=named(device))
+
+
+def make_entry(
+    member: Member,
+    table: Table,
+    records: Sequence[RoundRecord],
+    personal: PersonalScores | None = None,
+    worked: Mapping[int, float] = MappingProxyType({}),
+    *,
+    code: str = "",
+    device: str = "cpu",
+) -> Entry:
+    """What a journal keeps of a run.
+
+    Args:
+        member: the run.
+        table: that it is of.
+        records: one for each round.
+        personal: the scores of the clients' own models after the last round, where they are known.
+        worked: processor seconds from the start to the end of each round, where known (one process).
+        code: the version of the code.
+        device: "cpu", or the GPU's name.
+
+    Raises:
+        FedsimError: if no round was scored by the table's metric.
+    """
+    final_model, scores = FinalModel(), {metric: dict[int, float]() for metric in table.metrics}
+    for record in records:
+        final_model.add(record)
+        for metric in scores.keys() & record.metrics.keys():
+            scores[metric][record.round] = round(_number(record.metrics[metric]), 6)
+    if not scores[table.metric]:
+        raise FedsimError(
+            f"{member.run} was never scored by {table.metric!r}", "name a metric of its records"
+        )
+    found = {metric: scored(points, table.curve_every) for metric, points in scores.items() if points}
+    main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
+    last = records[-1]
+    return Entry(
+        key=member.spec_hash,
+        labels=member.run.labels,
+        seed=member.run.seed,
+        rounds=last.round,
+        final=rounded((name, _number(value)) for name, value in last.metrics.items()),
+        best=main.best,
+        tail=main.tail,
+        curve=main.curve,
+        bytes={
+            "down": sum(record.bytes.down for record in records),
+            "up": sum(record.bytes.up for record in records),
+        },
+        cost=asdict(total_cost(records)),
+        seconds=round(sum(record.seconds.total for record in records), 1),
+        spent=thinned(_sum_spent(records, worked, set().union(*scores.values())), table.curve_every),
+        others=found,
+        clients=() if personal is None else tuple(sorted_curve(personal)[1].round(4).tolist()),
+        chosen=_on_tests(chosen),
+        chosen_model=chosen.get("model", ""),
+        method=numbers(last.method),
+        digest=last.digest[:16],
+        code=code,
+        device=device,
+    )
+
+
+def _sum_spent(
+    records: Sequence[RoundRecord], worked: Mapping[int, float], rounds: set[int]
+) -> dict[int, Spent]:
+    """Bytes and processor seconds from the start to the end of these rounds."""
+    totals = accumulate(record.bytes.down + record.bytes.up for record in records)
+    return {
+        record.round: Spent(bytes=total, processor_seconds=round(worked[record.round], 1))
+        for record, total in zip(records, totals, strict=True)
+        if record.round in worked and record.round in rounds
+    }
+
+
+def _number(value: Any) -> float:
+    """A metric of a record: null stands for a number that is not finite."""
+    return math.nan if value is None else float(value)
+
+
+def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Round and accuracy of the model that validation chose; {} where none was chosen, or none tested."""
+    if chosen.get("accuracy") is None:
+        return {}
+    return {"round": chosen["round"], "value": round(chosen["accuracy"], 6)}
+
+
+def named(device: str) -> str:
+    """What a journal calls a device: "cpu", or the GPU's name."""
+    return torch.cuda.get_device_name(0) if device == "cuda" else device

@@ -1,0 +1,83 @@
+"""Run a table: make its missing runs, and write each of them into the journal as it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from jobs.grid.finished import estimate_seconds, list_missing, take_entries
+from jobs.grid.journal import Entry, Journal
+from jobs.grid.table import Table
+from jobs.spec.sweep import Member
+
+
+class Outcome(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        member: the run.
+        entry: its line in the journal, or the reason of its failure.
+    """
+
+    member: Member
+    entry: Entry | str
+
+
+class Progress(NamedTuple):
+    """How far a table is.
+
+    Attributes:
+        left: runs that are still to be made.
+        total: runs of the table.
+        seconds: until all are made, about; None if nothing is known of their time.
+        outcome: the run that has ended; None before the first one.
+    """
+
+    left: int
+    total: int
+    seconds: float | None
+    outcome: Outcome | None = None
+
+
+Runs: TypeAlias = Callable[[Table, Sequence[Member]], Iterator[Outcome]]
+"""A way to make runs: in processes, on Ray, or as jobs of a service. It yields each run as it ends."""
+
+
+def run_table(
+    table: Table, journal: Journal, runs: Runs, news: Callable[[Progress], None], at_a_time: int = 1
+) -> list[str]:
+    """Make every run that neither the journal nor the journals of other tables beside it have.
+
+    Args:
+        table: whose runs.
+        journal: where finished runs are written.
+        runs: how missing runs are made.
+        news: called at the start and after each run.
+        at_a_time: runs at the same time, for the time that is left.
+
+    Returns:
+        What did not work, one sentence for each run.
+
+    Raises:
+        SpecError: if a spec is wrong; with every fault.
+    """
+    missing = list_missing(table, journal)
+    if take_entries(table, journal, missing):
+        missing = list_missing(table, journal)
+    total, made = len(table.runs()), list(journal.read().values())
+    left = {member.spec_hash: member for member in missing}
+
+    def say(outcome: Outcome | None) -> None:
+        news(Progress(len(left), total, estimate_seconds(list(left.values()), made, at_a_time), outcome))
+
+    say(None)
+    faults = list[str]()
+    for outcome in runs(table, missing) if missing else ():
+        del left[outcome.member.spec_hash]
+        if isinstance(outcome.entry, str):
+            faults.append(f"{outcome.member.run}: {outcome.entry}")
+        else:
+            journal.append(outcome.entry)
+            made.append(outcome.entry)
+        say(outcome)
+    return faults

@@ -1,0 +1,259 @@
+"""A table as it is written: a base spec, axes of overrides, seeds, claims; and the runs that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedsim.errors import SettingsError, SpecError
+from jobs.grid.claims import Claim
+from jobs.spec import parse_text, preset_text, presets
+from jobs.spec.grid import cells, make_set_items
+from jobs.spec.sweep import Member, Sweep, members
+
+FOLDER = Path(__file__).parent / "tables"
+
+OWN_SCALE = "small"
+"""The scale of a table's own preset."""
+
+SHOWN = ("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
+"""What a table can show."""
+
+
+OVERVIEW = {
+    "global_accuracy": "accuracy",
+    "personal_accuracy_mean": "personal accuracy",
+    "personal_accuracy_worst10": "of the worst tenth",
+}
+"""The scores of an overview, and the headings of their columns."""
+
+
+class View(BaseModel):
+    """A column that shows another metric of the runs of one that is there.
+
+    Attributes:
+        of: the label whose runs they are.
+        metric: in the place of the table's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    of: str
+    metric: str
+
+
+class Table(BaseModel):
+    """One result table.
+
+    Attributes:
+        name: of its file.
+        page: the page that the table belongs to: one page for each paper, such as "kdia".
+        title: the heading of its section.
+        about: the setup of the runs, as Markdown.
+        preset: the base spec.
+        set: `--set` items of every run.
+        axes: {axis: {label: `--set` items}}.
+        instead: {preset: {label: `--set` items}}: what labels stand for where that is the base spec.
+        rows, columns: axes; together all of them.
+        seeds: of each cell.
+        metric: a score of the round records.
+        views: {label: view}, further labels of the (one) column axis: other models of the same runs.
+        show: which tables are rendered: an `overview` for each column, with accuracies and the costs until a
+            run comes up to `against`; `final` round, `best` round, the one that the validation set chooses
+            (`chosen`), the mean of the last 10 rounds, as far as they were scored (`tail`), the accuracy by
+            round (`curve`), how much it goes up and down from point to point of the second half of the curve
+            (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
+            an unsteady one (`fall`), the first round of the curve in which a run comes up to what
+            `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed.
+        also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
+            `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
+        curves: other metrics whose values by round are kept and shown, each a table of its own.
+        against: a label of the (one) column axis or of the (one) row axis; the differences to it are
+            rendered too, paired by seed.
+        curve_every: rounds between the points of the curve that is kept.
+        percent: render the metric in percent.
+        hours: processor hours of all runs, as measured by this project; None if not measured.
+        claims: of the paper, each with a comparison of cells that decides it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    page: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    title: str
+    about: str = ""
+    preset: str
+    set: tuple[str, ...] = ()
+    axes: dict[str, dict[str, tuple[str, ...]]]
+    instead: dict[str, dict[str, tuple[str, ...]]] = {}
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...] = Field(min_length=1)
+    metric: str = "global_accuracy"
+    views: dict[str, View] = {}
+    show: tuple[str, ...] = ("final",)
+    also: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+    against: str | None = None
+    curve_every: int = Field(default=10, ge=1)
+    percent: bool = True
+    hours: float | None = None
+    claims: tuple[Claim, ...] = ()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Table:
+        if sorted([*self.rows, *self.columns]) != sorted(self.axes):
+            raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
+        if wrong := set(self.show).difference(SHOWN):
+            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
+        if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
+            raise ValueError("show: this needs `against`, whose accuracy is the target")
+        if self.against is not None and self.compared is None:
+            raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
+        if self.metric in self.curves:
+            raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
+        every = {label for labels in self.axes.values() for label in labels}
+        if unknown := {label for items in self.instead.values() for label in items} - every:
+            raise ValueError(f"instead: {', '.join(sorted(unknown))!r} is no label of an axis")
+        labels = self.axes[self.columns[0]] if len(self.columns) == 1 else {}
+        for name, view in self.views.items():
+            if view.of not in labels or name in labels:
+                raise ValueError(
+                    f"views: {name!r} is no new label, or {view.of!r} none of a single column axis"
+                )
+        self._check_claims()
+        return self
+
+    def _check_claims(self) -> None:
+        known = self.viewed().axes
+        for claim in self.claims:
+            for part in (claim, claim.control):
+                faults = part.find_unknown_labels(known) if part is not None else []
+                if part is not None and part.show.startswith("reach") and self.against is None:
+                    raise ValueError(f"claims: {claim.id}: show: {part.show} needs `against`")
+                if faults:
+                    raise ValueError(f"claims: {claim.id}: {', '.join(faults)} is no axis with such a label")
+
+    @property
+    def compared(self) -> str | None:
+        """The axis whose label `against` is."""
+        alone = [axes[0] for axes in (self.columns, self.rows) if len(axes) == 1]
+        return next((axis for axis in alone if self.against in self.axes[axis]), None)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The table's metric, those of the views, and those whose curves are kept."""
+        views = (view.metric for view in self.views.values())
+        overview = OVERVIEW if "overview" in self.show else ()
+        return tuple(dict.fromkeys((self.metric, *views, *self.curves, *overview)))
+
+    def on(self, preset: str) -> Table:
+        """The same with another base spec, and what its labels stand for there."""
+        if preset == self.preset:
+            return self
+        items = self.instead.get(preset, {})
+        about = f"This table was made with `{preset}`. The text describes `{self.preset}`.\n\n{self.about}"
+        axes = {
+            axis: {label: items.get(label, own) for label, own in labels.items()}
+            for axis, labels in self.axes.items()
+        }
+        return self.model_copy(update={"preset": preset, "about": about, "axes": axes})
+
+    def viewed(self) -> Table:
+        """The same with the views among the labels, each behind the one whose runs it shows."""
+        if not self.views:
+            return self
+        labels: dict[str, tuple[str, ...]] = {}
+        for label, items in self.axes[self.columns[0]].items():
+            labels[label] = items
+            labels.update({name: items for name, view in self.views.items() if view.of == label})
+        return self.model_copy(update={"axes": {**self.axes, self.columns[0]: labels}})
+
+    @property
+    def sweep(self) -> Sweep:
+        """The runs as a sweep: its jobs have the specs of the table."""
+        base = parse_text(preset_text(self.preset))
+        return Sweep(name=self.name, base=base, set=self.set, axes=self.axes, seeds=self.seeds)
+
+    def runs(self) -> list[Member]:
+        """All runs, seed by seed, so that every cell has a first figure early.
+
+        Raises:
+            SpecError: if specs are wrong; with every fault.
+        """
+        return members(self.sweep)
+
+    def cells(self, axes: Sequence[str]) -> list[tuple[str, ...]]:
+        """All combinations of these axes' labels."""
+        return cells(self.axes, axes)
+
+    def with_seeds(self, number: int) -> Table:
+        """The same with this number of seeds: the first ones, or further ones that follow the last."""
+        more = range(max(self.seeds) + 1, max(self.seeds) + 1 + number - len(self.seeds))
+        return self.model_copy(update={"seeds": (*self.seeds, *more)[:number]})
+
+    def at_scale(self, scale: str) -> Table:
+        """The same at another scale.
+
+        Args:
+            scale: "small" for the table's own preset, "paper" for the preset of the paper's scale, or the
+                name of a preset.
+
+        Raises:
+            SettingsError: if there is no such preset.
+        """
+        if scale == OWN_SCALE:
+            return self
+        preset = self.preset.removesuffix("-small") if scale == "paper" else scale
+        if preset not in presets():
+            hint = "leave --scale out, or name a preset that `fedsim presets` lists"
+            raise SettingsError(f"--scale {scale}: {self.name} has no preset {preset!r}", hint)
+        return self.on(preset)
+
+
+def tables() -> list[str]:
+    """The names of all tables."""
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def load_table(name: str) -> Table:
+    """The table of this name, or of this YAML file.
+
+    Raises:
+        SettingsError: if there is none, or its file is wrong.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return read_table(Path(name))
+    if name not in tables():
+        raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(tables())}")
+    return read_table(FOLDER / f"{name}.yaml")
+
+
+def read_table(file: Path) -> Table:
+    """A table from its file.
+
+    Raises:
+        SettingsError: if the file cannot be read, or is wrong.
+    """
+    try:
+        data = parse_text(file.read_text("utf-8"))
+        overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
+        return Table.model_validate({**data, "name": file.stem, **overrides})
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise SettingsError(f"{file.name}: {'; '.join(faults)}") from None
+    except SpecError as error:
+        raise SettingsError(f"{file.name}: {error.errors[0].message}") from None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _list_items(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """One `--set` item may stand alone, and none may be left empty."""
+    return {
+        axis: {label: make_set_items(items) for label, items in labels.items()}
+        for axis, labels in axes.items()
+    }

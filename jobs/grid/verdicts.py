@@ -1,0 +1,263 @@
+"""Verdicts on the claims of a table, computed from its finished runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import fmean
+from typing import TypeAlias
+
+from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
+from jobs.grid.claims import Claim, Comparison
+from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
+from jobs.grid.journal import Entry
+from jobs.grid.markdown import SUMS
+from jobs.grid.table import Table
+
+Values: TypeAlias = Mapping[int, float]
+"""{seed: figure}."""
+
+
+class Outcome(StrEnum):
+    """What the runs say about a claim."""
+
+    HELD = "held"
+    REVERSED = "reversed"
+    UNDECIDED = "no difference to tell"
+    UNTESTABLE = "not testable at this scale"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one claim in one cell of its table.
+
+    Attributes:
+        claim: of the paper.
+        table: the name of the table.
+        cell: {axis: label} of the axes that the claim leaves open.
+        outcome: the verdict.
+        reason: why the claim is not testable; "" for other verdicts.
+        evidence: the difference of the control that contradicts the claim; "" without one.
+        value, baseline: means over the seeds that both have; None without runs.
+        difference: of the two, paired by seed; None without runs.
+        p_value: of the difference, adjusted by Holm's method for all comparisons of the table; None for
+            `level`, and for fewer than two seeds.
+        seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
+            many.
+        diverged: seeds that are left out because a figure is not finite.
+        unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
+        scale: the factor from the figures to the unit.
+    """
+
+    claim: Claim
+    table: str
+    cell: Mapping[str, str]
+    outcome: Outcome
+    reason: str = ""
+    evidence: str = ""
+    value: float | None = None
+    baseline: float | None = None
+    difference: PairedDifference | None = None
+    p_value: float | None = None
+    seeds: int | None = None
+    diverged: int = 0
+    unit: str = ""
+    scale: float = 1.0
+
+    def describe_cell(self) -> str:
+        """Write both cells, e.g. `KDIA against FedAvg, Dir(0.1)`."""
+        baseline, labels = self.claim.baseline, {**self.claim.value, **self.cell}
+        if not baseline:
+            return ""
+        own = ", ".join(labels[axis] for axis in baseline)
+        rest = [label for axis, label in labels.items() if axis not in baseline]
+        more = [f"more than at {', '.join(self.claim.more_than.values())}"] if self.claim.more_than else []
+        return ", ".join([f"{own} against {', '.join(baseline.values())}", *rest, *more])
+
+    def describe(self) -> str:
+        """Write the verdict, with its reason or the number of seeds that would tell."""
+        more = [f"{self.reason}: {self.evidence}" if self.evidence else self.reason] if self.reason else []
+        return self._describe([*more, *self._describe_seeds()])
+
+    def describe_briefly(self) -> str:
+        """Write the verdict without the sentence of the control, which the card has once for all cells."""
+        more = [f"control: {self.evidence}"] if self.evidence else [self.reason] if self.reason else []
+        return self._describe([*more, *self._describe_seeds()])
+
+    def _describe(self, more: list[str]) -> str:
+        return f"{self.outcome} ({'; '.join(more)})" if more else str(self.outcome)
+
+    def _describe_seeds(self) -> list[str]:
+        more = list[str]()
+        if self.difference is not None and self.difference.pairs == 1:
+            more.append("one seed")
+        elif self.outcome is Outcome.UNDECIDED and self.claim.direction != "level":
+            more.append(f"{self.seeds} seeds would tell" if self.seeds else "over 1,000 seeds would tell")
+        if self.diverged:
+            more.append(f"{self.diverged} diverged")
+        return more
+
+    def format_figures(self) -> str:
+        """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they say little."""
+        if self.value is None or self.baseline is None or self.claim.more_than or self.unit in ("%", ""):
+            return ""
+        own, other = (f"{value * self.scale:.{self.digits}f}" for value in (self.value, self.baseline))
+        return f"{own} against {other}"
+
+    def format_difference(self) -> str:
+        """Write the difference with its interval, e.g. `+3.2 [1.1, 5.3] points`."""
+        if self.difference is None:
+            return ""
+        found, scale = self.difference, self.scale
+        text = f"{found.mean * scale:+.{self.digits}f}"
+        if found.low is not None and found.high is not None:
+            text += f" [{found.low * scale:.{self.digits}f}, {found.high * scale:.{self.digits}f}]"
+        return f"{text} {self.unit}".rstrip()
+
+    def format_p(self) -> str:
+        """Write the adjusted p-value, e.g. `0.03`."""
+        if self.p_value is None:
+            return ""
+        return "< 0.001" if self.p_value < 0.001 else f"{self.p_value:.3f}"
+
+    @property
+    def digits(self) -> int:
+        """Decimal places of the difference."""
+        return 2 if self.unit == "points" else 1 if self.unit else 4
+
+
+def judge_claims(table: Table, entries: Mapping[str, Entry]) -> list[Verdict]:
+    """Judge every claim of a table in each of its cells.
+
+    Args:
+        table: with claims.
+        entries: its finished runs by key.
+
+    Returns:
+        The verdicts in the order of the claims.
+    """
+    if not table.claims:
+        return []
+    wide, found = table.viewed(), add_views(table, find_cells(table, entries))
+    verdicts = list[Verdict]()
+    for claim in table.claims:
+        if claim.why_not:
+            verdicts.append(Verdict(claim, table.name, {}, Outcome.UNTESTABLE, claim.why_not))
+            continue
+        verdicts += [_judge(claim, wide, found, cell) for cell in claim.open_cells(wide.axes)]
+    return _adjust(verdicts)
+
+
+def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) -> Verdict:
+    verdict = _compare(claim, claim, table, found, cell)
+    if claim.control is None or verdict.outcome not in (Outcome.HELD, Outcome.REVERSED):
+        return verdict
+    control = _compare(claim, claim.control, table, found, cell)
+    if control.outcome is not Outcome.REVERSED:
+        return verdict
+    reason, evidence = claim.control.sentence, control.format_difference()
+    return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
+
+
+def _compare(
+    claim: Claim, comparison: Comparison, table: Table, found: Found, cell: Mapping[str, str]
+) -> Verdict:
+    here = {**cell, **comparison.value}
+    there = {**here, **comparison.baseline}
+    own, other = (_collect(comparison, table, found, labels) for labels in (here, there))
+    values, baseline = own, other
+    if comparison.more_than:
+        values = _subtract(own, other)
+        pair = ({**labels, **comparison.more_than} for labels in (here, there))
+        baseline = _subtract(*(_collect(comparison, table, found, labels) for labels in pair))
+    shared = sorted(values.keys() & baseline.keys())
+    finite = [seed for seed in shared if math.isfinite(values[seed] - baseline[seed])]
+    if not finite:
+        return Verdict(claim, table.name, cell, Outcome.NOT_RUN, diverged=len(shared))
+    difference = compare_paired([values[seed] for seed in finite], [baseline[seed] for seed in finite])
+    outcome = decide(difference, comparison.direction, comparison.margin)
+    level = fmean(baseline[seed] for seed in finite)
+    unit, scale = _choose_unit(comparison, table, level)
+    return Verdict(
+        claim=claim,
+        table=table.name,
+        cell=cell,
+        outcome=outcome,
+        value=fmean(values[seed] for seed in finite),
+        baseline=level,
+        difference=difference,
+        p_value=None if comparison.direction == "level" else difference.p_value,
+        seeds=count_pairs_to_tell(difference) if outcome is Outcome.UNDECIDED else None,
+        diverged=len(shared) - len(finite),
+        unit=unit,
+        scale=scale,
+    )
+
+
+def decide(difference: PairedDifference, direction: str, margin: float | None) -> Outcome:
+    """Decide a comparison by the confidence interval of its difference.
+
+    Args:
+        difference: of the value to the baseline.
+        direction: `above`, `below` or `level`.
+        margin: of `level`: it is held if the interval lies within the margin on both sides of 0, and
+            reversed if it lies outside on one side.
+    """
+    if difference.low is None or difference.high is None:
+        return Outcome.UNDECIDED
+    if margin is not None:
+        if difference.low >= -margin and difference.high <= margin:
+            return Outcome.HELD
+        outside = difference.low > margin or difference.high < -margin
+        return Outcome.REVERSED if outside else Outcome.UNDECIDED
+    sign = difference.sign if direction == "above" else -difference.sign
+    return {1: Outcome.HELD, -1: Outcome.REVERSED, 0: Outcome.UNDECIDED}[sign]
+
+
+def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str]) -> Values:
+    """The figures of one cell, by seed."""
+    cell: Cell = tuple(labels[axis] for axis in table.axes)
+    if comparison.show in ("reach", "reach_best"):
+        rounds = count_rounds(table, found, cell, comparison.show)
+        return {seed: n or found[cell][seed].rounds + 1 for seed, n in rounds.items()}
+    figures = {seed: _read_figure(comparison, table, entry) for seed, entry in found.get(cell, {}).items()}
+    return {seed: figure for seed, figure in figures.items() if figure is not None}
+
+
+def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | None:
+    metric = comparison.metric or table.metric
+    if comparison.round is not None:
+        return entry.curve.get(comparison.round)
+    if metric == table.metric:
+        return entry.shown(comparison.show, metric)
+    if comparison.show == "final":
+        return entry.other(metric)
+    return entry.seen(metric, metric).shown(comparison.show, metric) if metric in entry.others else None
+
+
+def _subtract(values: Values, baseline: Values) -> Values:
+    return {seed: values[seed] - baseline[seed] for seed in values.keys() & baseline.keys()}
+
+
+def _choose_unit(comparison: Comparison, table: Table, baseline: float) -> tuple[str, float]:
+    metric = comparison.metric or table.metric
+    if comparison.show in ("reach", "reach_best"):
+        return "rounds", 1.0
+    if metric in SUMS and baseline and not comparison.more_than:
+        return "%", 100 / baseline
+    if table.percent and "accuracy" in metric:
+        return "points", 100.0
+    return "", 1.0
+
+
+def _adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Adjust the p-values of a table for their number."""
+    raw = [verdict.p_value for verdict in verdicts if verdict.p_value is not None]
+    adjusted = iter(adjust_holm(raw))
+    return [
+        verdict if verdict.p_value is None else replace(verdict, p_value=next(adjusted))
+        for verdict in verdicts
+    ]

@@ -1,0 +1,183 @@
+"""Verdicts: planted claims, recomputed intervals, and the cards that show them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from benchmarks.places import JOURNALS
+from fedsim.base.statistics import adjust_holm
+from jobs.grid.card import render_claims, write_report
+from jobs.grid.journal import Entry, Journal
+from jobs.grid.table import Table, load_table
+from jobs.grid.verdicts import Outcome, judge_claims
+from tests.jobs.grid.small_table import entry
+
+STRONG, PLAIN = {"mu": "strong"}, {"mu": "plain"}
+BETTER = {"id": "better", "sentence": "Strong is better.", "value": STRONG, "baseline": PLAIN}
+IID = {"where": {"data": ["IID"]}}
+
+
+def with_claims(table: Table, *claims: dict[str, Any]) -> Table:
+    return Table.model_validate({**table.model_dump(), "seeds": (1, 2, 3), "claims": claims})
+
+
+def plant(table: Table, differences: list[float], cell: str = "IID") -> dict[str, Entry]:
+    """Runs of both methods in a cell; `strong` is better by these differences, seed by seed."""
+    plain = [0.5, 0.56, 0.53]
+    pairs = zip(table.seeds, plain, differences, strict=True)
+    made = [
+        each
+        for seed, level, more in pairs
+        for each in (
+            entry(table, ("plain", cell), seed, level),
+            entry(table, ("strong", cell), seed, level + more),
+        )
+    ]
+    return {each.key: each for each in made}
+
+
+def test_a_true_a_false_and_an_undecidable_claim_get_their_verdicts(table: Table) -> None:
+    worse = {**BETTER, "id": "worse", "direction": "below"}
+    told = with_claims(table, BETTER | IID, worse | IID)
+    clear = plant(told, [0.10, 0.11, 0.12])
+    assert [v.outcome for v in judge_claims(told, clear)] == [Outcome.HELD, Outcome.REVERSED]
+    unclear = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
+    assert [v.outcome for v in unclear] == [Outcome.UNDECIDED] * 2
+    assert "seeds would tell" in unclear[0].describe()
+
+
+def test_the_interval_and_holms_p_are_those_of_scipy(table: Table) -> None:
+    """Of both cells, because the claim leaves the axis open; p is adjusted for two comparisons."""
+    told = with_claims(table, BETTER)
+    first, second = [0.10, 0.11, 0.12], [0.01, 0.05, 0.02]
+    verdicts = judge_claims(told, plant(told, first) | plant(told, second, "Dir(1)"))
+    tests = [stats.ttest_1samp(each, 0.0) for each in (first, second)]
+    assert [v.p_value for v in verdicts] == pytest.approx(adjust_holm([t.pvalue for t in tests]))
+    for verdict, test in zip(verdicts, tests, strict=True):
+        difference, interval = verdict.difference, test.confidence_interval(0.95)
+        assert difference is not None
+        assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
+    assert [v.describe_cell() for v in verdicts] == [
+        "strong against plain, IID",
+        "strong against plain, Dir(1)",
+    ]
+    assert verdicts[0].format_difference() == "+11.00 [8.52, 13.48] points"
+    assert verdicts[0].format_figures() == "64.00 against 53.00"
+
+
+def test_level_is_a_matter_of_its_margin(table: Table) -> None:
+    level = {**BETTER, **IID, "direction": "level"}
+    claims = [{**level, "id": f"level-{n}", "margin": margin} for n, margin in enumerate((0.2, 0.11, 0.05))]
+    told = with_claims(table, *claims)
+    verdicts = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert [v.outcome for v in verdicts] == [Outcome.HELD, Outcome.UNDECIDED, Outcome.REVERSED]
+    assert {v.p_value for v in verdicts} == {None}
+
+
+def test_a_gain_may_be_compared_with_the_gain_elsewhere(table: Table) -> None:
+    """0.11 at IID and 0.01 at Dir(1) on average: 0.10 more, seed by seed."""
+    more = {**BETTER, **IID, "more_than": {"data": "Dir(1)"}}
+    told = with_claims(table, more)
+    runs = plant(told, [0.10, 0.11, 0.12]) | plant(told, [0.01, 0.00, 0.02], "Dir(1)")
+    [verdict] = judge_claims(told, runs)
+    assert verdict.outcome is Outcome.HELD
+    assert verdict.difference is not None
+    assert verdict.difference.mean == pytest.approx(0.1)
+
+
+def test_a_control_that_is_reversed_leaves_nothing_to_tell(table: Table) -> None:
+    control = {"value": STRONG, "baseline": PLAIN, "direction": "below", "sentence": "plain is weak"}
+    told = with_claims(table, {**BETTER, **IID, "control": control})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert verdict.describe().startswith("not testable at this scale (plain is weak: +11.00 [")
+    [open_] = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
+    assert open_.outcome is Outcome.UNDECIDED
+
+
+def test_what_was_not_run_or_diverged_has_no_verdict(table: Table) -> None:
+    why_not = {"id": "large", "sentence": "With 10,000 clients.", "why_not": "20 clients here"}
+    told = with_claims(table, BETTER, why_not)
+    runs = plant(told, [0.10, 0.11, float("nan")])
+    iid, other, large = judge_claims(told, runs)
+    assert (iid.diverged, iid.difference and iid.difference.pairs) == (1, 2)
+    assert (other.outcome, other.difference) == (Outcome.NOT_RUN, None)
+    assert large.describe() == "not testable at this scale (20 clients here)"
+    one = {key: run for key, run in runs.items() if run.seed == 1}
+    assert judge_claims(told, one)[0].describe() == "no difference to tell (one seed)"
+
+
+def test_every_label_of_an_axis_may_be_judged_by_one_of_them(table: Table) -> None:
+    """The baseline names the axis and the value does not: all other labels are judged."""
+    told = with_claims(table, {**BETTER, **IID, "value": {}})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert (verdict.describe_cell(), verdict.outcome) == ("strong against plain, IID", Outcome.HELD)
+
+
+def test_a_claim_may_be_about_a_round(table: Table) -> None:
+    """The curves have half of the last accuracy after round 1."""
+    told = with_claims(table, {**BETTER, **IID, "round": 1})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert verdict.difference is not None
+    assert verdict.difference.mean == pytest.approx(0.055)
+
+
+def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(table: Table) -> None:
+    """Curves have half of the last accuracy in round 1: `strong` has the goal in round 2, in 1, and never."""
+    told = with_claims(table, {**BETTER, **IID, "show": "reach", "direction": "below"})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.60, -0.10]))
+    assert verdict.difference is not None
+    assert verdict.value == pytest.approx((2 + 1 + 3) / 3)
+    assert (verdict.baseline, verdict.difference.mean, verdict.unit) == (2, 0, "rounds")
+
+
+def test_sums_are_compared_in_percent_of_the_baseline(table: Table) -> None:
+    told = with_claims(table, {**BETTER, **IID, "metric": "up", "direction": "below"})
+    runs = {
+        key: run.model_copy(update={"bytes": {"up": 36 if run.labels["mu"] == "strong" else 100}})
+        for key, run in plant(told, [0.0, 0.0, 0.0]).items()
+    }
+    [verdict] = judge_claims(told, runs)
+    assert (verdict.outcome, verdict.format_difference()) == (Outcome.HELD, "-64.0 [-64.0, -64.0] %")
+
+
+def test_cards_and_tables_are_written_between_their_markers(table: Table, tmp_path: Path) -> None:
+    told = with_claims(table, BETTER)
+    journal, pages = Journal(tmp_path, told.name), tmp_path / "pages"
+    pages.mkdir()
+    (pages / "kdia.md").write_text("# Results: KDIA\n\n## Mine\n\nBy hand.\n", "utf-8")
+    for run in plant(told, [0.10, 0.11, 0.12]).values():
+        journal.append(run)
+    assert write_report([told], tmp_path, pages) == [pages / "kdia.md"]
+    text = (pages / "kdia.md").read_text("utf-8")
+    assert "\n\n<!-- table card kdia -->\n## Card\n\n### Strong is better\n" in text
+    assert "| `small` | strong against plain, IID | **held** | 64.00 against 53.00 | +11.00" in text
+    assert "| `small` | strong against plain, Dir(1) | **not run** |" in text
+    assert "| `small` | 6 of 12 | 1, 2, 3 |" in text
+    assert text.endswith("\n\n## Mine\n\nBy hand.\n")
+    assert "<!-- table small -->" not in text, "the table is not finished"
+    for run in plant(told, [0.01, 0.05, 0.02], "Dir(1)").values():
+        journal.append(run)
+    write_report([told], tmp_path, pages)
+    again = (pages / "kdia.md").read_text("utf-8")
+    assert again.count("<!-- table card kdia -->") == again.count("<!-- table small -->") == 1
+
+
+def test_all_claims_in_short_count_the_verdicts(table: Table) -> None:
+    told = with_claims(table, BETTER)
+    verdicts = judge_claims(told, plant(told, [0.1, 0.11, 0.12]) | plant(told, [0.1, -0.1, 0.0], "Dir(1)"))
+    text = render_claims({"kdia": verdicts})
+    counts = "**held** in 1 of 2 (1 by Holm); **no difference to tell** in 1 of 2"
+    assert f"| [KDIA](kdia.md#card) | Strong is better. |  | {counts} | +0.00" in text
+
+
+@pytest.mark.parametrize("name", ["kdia-cifar10", "layers-fmnist"])
+def test_the_keys_of_old_journals_are_those_of_the_specs(name: str) -> None:
+    """A key that changes would run a table again."""
+    lines = (JOURNALS / f"{name}.jsonl").read_text("utf-8").splitlines()
+    table = load_table(name)
+    assert {json.loads(line)["key"] for line in lines} == {member.spec_hash for member in table.runs()}
