@@ -1,12 +1,18 @@
-"""README as the description on a package index, where relative links lead nowhere; see pyproject.toml."""
+"""What pyproject.toml cannot say.
+
+- README as the description on a package index, where relative links lead nowhere.
+- The wheel contains two files of the repository's root, which `fedsim cluster init` writes.
+"""
 
 import re
 import tomllib
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+CLUSTER_FILES = ("ray_cluster.yaml", "constraints.txt")
 RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:)([^)\s]*)\)")
 
 
@@ -30,9 +36,23 @@ def render_description(readme: str, repository: str | None, version: str) -> str
     return RELATIVE_LINK.sub(replace, readme)
 
 
+class BuildWithClusterFiles(build_py):
+    """Copy the two files into the package `api`."""
+
+    def run(self) -> None:
+        """Build, then copy."""
+        super().run()
+        if not self.editable_mode:
+            folder = Path(self.build_lib) / "api" / "cli" / "cluster"
+            self.mkpath(str(folder))
+            for name in CLUSTER_FILES:
+                self.copy_file(str(HERE / name), str(folder / name))
+
+
 if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text("utf-8"))["project"]
     setup(
+        cmdclass={"build_py": BuildWithClusterFiles},
         long_description=render_description(
             (HERE / "README.md").read_text("utf-8"),
             project.get("urls", {}).get("Repository"),
