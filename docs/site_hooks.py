@@ -66,7 +66,7 @@ def _move_link(link: re.Match[str], source: str, here: str) -> str:
         place = posixpath.join(place, "README.md")
     if place in PAGES:
         place = PAGES[place]
-    elif place.startswith("docs/") and (ROOT / place).is_file():
+    elif place.startswith("docs/") and (ROOT / place).is_file() and not place.endswith(".py"):
         place = place.removeprefix("docs/")
     else:
         return text
