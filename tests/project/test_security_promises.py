@@ -72,6 +72,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "no-python-models": (
         f"{CALLERS}::test_code_of_callers_is_refused_and_not_run",
+        f"{CALLERS}::test_a_job_from_the_time_when_code_was_allowed_is_not_resumed",
         f"{LIBRARIES}::test_a_published_model_runs_no_code_and_takes_only_settings",
         f"{LIBRARIES}::test_a_published_configuration_names_no_code_and_no_files",
     ),
