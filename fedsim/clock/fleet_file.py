@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.data.places import OWN_FILE_HINT, DataRoots
 
-SPEEDS = ("gflops", "down_mbps", "up_mbps")
-"""Columns in which a cell may be empty, for an infinite speed; their values are above 0."""
+SPEEDS = ("gflops", "down_mbps", "up_mbps", "memory_gb")
+"""Columns in which a cell may be empty, for an infinite value; other values are above 0."""
 
 
 def read_fleet_file(

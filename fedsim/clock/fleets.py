@@ -39,6 +39,10 @@ class Fleet(ABC):
         """
         return self
 
+    def find_least_memory(self) -> float | None:
+        """Return the memory of the smallest device, in 10^9 bytes; None if all have enough."""
+        return None
+
     @abstractmethod
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return the profile of a client; the same in every call with the same seed."""
@@ -47,6 +51,10 @@ class Fleet(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Equal(DeviceProfile, Fleet):
     """All clients have the same device; without parameters, infinitely fast ones."""
+
+    def find_least_memory(self) -> float | None:
+        """Return the memory of the one device."""
+        return self.memory_gb
 
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return the one profile."""
@@ -93,6 +101,10 @@ class Classes(Fleet):
         if faults:
             raise SpecError(faults)
 
+    def find_least_memory(self) -> float | None:
+        """Return the memory of the smallest class."""
+        return min((each["memory_gb"] for each in self.classes if each.get("memory_gb")), default=None)
+
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return the profile of the client's class."""
         shares = [each["share"] for each in self.classes]
@@ -125,9 +137,9 @@ LINKS: Mapping[str, DeviceProfile] = {
 """Links of phones; docs/clock.md has the sources."""
 
 PHONES: Sequence[tuple[float, DeviceProfile]] = (
-    (0.15, DeviceProfile(gflops=153.6, joules_per_gflop=5.5 / 153.6)),
-    (0.35, DeviceProfile(gflops=80.0, joules_per_gflop=5.6 / 80.0)),
-    (0.50, DeviceProfile(gflops=52.8, joules_per_gflop=3.6 / 52.8)),
+    (0.15, DeviceProfile(gflops=153.6, memory_gb=8.0, joules_per_gflop=5.5 / 153.6)),
+    (0.35, DeviceProfile(gflops=80.0, memory_gb=4.0, joules_per_gflop=5.6 / 80.0)),
+    (0.50, DeviceProfile(gflops=52.8, memory_gb=2.0, joules_per_gflop=3.6 / 52.8)),
 )
 """High-end, mid-range and low-end phones, each with its share; docs/clock.md has the sources."""
 
@@ -146,6 +158,10 @@ class Phones(Fleet):
     efficiency: Positive = 1.0
     link_spread: Amount = 0.5
 
+    def find_least_memory(self) -> float | None:
+        """Return the memory of a low-end phone."""
+        return min(phone.memory_gb for _, phone in PHONES if phone.memory_gb)
+
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return a phone with a link."""
         stream = rng.stream(seed, "device", client)
@@ -154,6 +170,7 @@ class Phones(Fleet):
         profile = replace(
             LINKS[name if self.link == "mixed" else self.link],
             gflops=(phone.gflops or 0) * self.efficiency,
+            memory_gb=phone.memory_gb,
             joules_per_gflop=phone.joules_per_gflop / self.efficiency,
         )
         return _scale_speeds(profile, stream, 0.0, self.link_spread)
@@ -190,6 +207,12 @@ class FileRows(Fleet):
     """
 
     columns: Mapping[str, NDArray[np.float64]]
+
+    def find_least_memory(self) -> float | None:
+        """Return the smallest number of the column; None without one."""
+        known = self.columns.get("memory_gb", np.empty(0))
+        known = known[~np.isnan(known)]
+        return float(known.min()) if len(known) else None
 
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return the line of the client."""

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 from fedsim.base.parameters import Range
 
 Speed: TypeAlias = Annotated[float, Range(above=0)] | None
-"""A speed; None for infinitely fast."""
+"""A speed or a size; None for infinite."""
 
 Amount: TypeAlias = Annotated[float, Range(minimum=0)]
 """A delay or an energy."""
@@ -60,6 +60,7 @@ class DeviceProfile:
         down_mbps: speed of the download, in 10^6 bits per second; null: infinite.
         up_mbps: speed of the upload, in 10^6 bits per second; null: infinite.
         latency_ms: delay before the download begins, once per round, in milliseconds.
+        memory_gb: memory for training, in 10^9 bytes; null: enough for every model.
         joules_per_gflop: energy of 10^9 operations.
         joules_per_mb_down: energy of receiving 10^6 bytes.
         joules_per_mb_up: energy of sending 10^6 bytes.
@@ -69,6 +70,7 @@ class DeviceProfile:
     down_mbps: Speed = None
     up_mbps: Speed = None
     latency_ms: Amount = 0.0
+    memory_gb: Speed = None
     joules_per_gflop: Amount = 0.0
     joules_per_mb_down: Amount = 0.0
     joules_per_mb_up: Amount = 0.0

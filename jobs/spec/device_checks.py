@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedsim.algorithms import ALGORITHMS
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import FLEETS
@@ -9,8 +11,12 @@ from fedsim.clock.policies import POLICIES, Tiers
 from fedsim.core.capabilities import ClientSurvey, CohortSelection
 from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound, FieldError, SpecError
+from fedsim.models.net import Net
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_setting_faults, prefix_paths
+
+GRADIENT_BYTES = 8
+"""Bytes of a parameter and its gradient in single precision: the least that training holds."""
 
 
 def find_device_faults(spec: JobSpec) -> list[FieldError]:
@@ -55,6 +61,23 @@ def _find_tier_faults(spec: JobSpec) -> list[FieldError]:
         hint = f"allowed: 1 to {clients.total // clients.cohort_size}"
         faults.append(FieldError(f"{path}.count", policy.count, message, hint))
     return faults
+
+
+def find_memory_faults(spec: JobSpec, devices: Devices | None, nets: Sequence[Net]) -> list[FieldError]:
+    """Find devices whose memory cannot hold the weights and the gradients of a model.
+
+    Args:
+        spec: of the devices.
+        devices: None for none.
+        nets: the models; every client may have any of them.
+    """
+    least = None if devices is None else devices.fleet.find_least_memory()
+    need = max((GRADIENT_BYTES * net.count_parameters_of(net.keys) / 1e9 for net in nets), default=0.0)
+    if spec.devices is None or least is None or least >= need:
+        return []
+    message = f"has devices with {least:g} GB, and weights and gradients of the model take {need:.3g} GB"
+    hint = "use a smaller model, or devices with more memory_gb"
+    return [FieldError("devices.fleet", spec.devices.fleet.name, message, hint)]
 
 
 def make_devices(spec: JobSpec, places: DataRoots) -> Devices | None:

@@ -27,7 +27,7 @@ from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
-from jobs.spec.device_checks import make_devices
+from jobs.spec.device_checks import find_memory_faults, make_devices
 from jobs.spec.fields import Choice
 from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
@@ -71,7 +71,7 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
         if facts is not None:
             faults += find_data_faults(spec, facts, DataRoots(settings.data_roots), wrong_paths)
             nets, model_faults = _make_nets(spec, settings, facts, initial, wrong_paths, fetch=fetch)
-            faults += model_faults
+            faults += model_faults + find_memory_faults(spec, devices, nets)
     if faults:
         raise SpecError(faults)
     return _build_experiment(spec, settings, nets, initial, devices)

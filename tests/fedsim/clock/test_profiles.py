@@ -122,3 +122,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
 def test_every_fleet_has_a_summary() -> None:
     kinds: list[Any] = list(FLEETS.values())
     assert all(kind.__doc__.splitlines()[0].endswith(".") for kind in kinds)
+
+
+def test_the_least_memory_of_a_fleet(tmp_path: Path) -> None:
+    assert Phones().find_least_memory() == 2
+    assert Equal().find_least_memory() is None
+    assert Lognormal(memory_gb=3).find_least_memory() == 3
+    classes: Any = ({"share": 1}, {"share": 1, "memory_gb": 6}, {"share": 1, "memory_gb": 5})
+    assert Classes(classes=classes).find_least_memory() == 5
+    assert read(tmp_path, "gflops,memory_gb\n1,\n1,4\n").find_least_memory() == 4
+    assert read(tmp_path, "gflops\n1\n1\n").find_least_memory() is None

@@ -76,6 +76,7 @@ def test_parameters_reach_the_devices(settings: Settings) -> None:
         ),
         ({"fleet": {"name": "file", "path": "/etc/passwd"}}, {}, "devices.fleet.path", "inside a data root"),
         ({"fleet": {"name": "file", "path": "no.csv"}}, {}, "devices.fleet.path", "found none of no.csv"),
+        ({"fleet": {"name": "equal", "memory_gb": 1e-5}}, {}, "devices.fleet", "with 1e-05 GB"),
         ({"fleet": "equal", "policy": "deadline"}, {}, "devices.policy.seconds", "has to be given"),
         (
             {"fleet": "equal", "policy": "tiers"},
