@@ -36,6 +36,7 @@ class Context:
         public: the public set on this device; None where the run has none.
         frozen: keys that no local step of this round changes.
         device: where the server trains (`ServerTraining`); clients may train elsewhere.
+        clock: simulated seconds at the start of the round, on the server of a run with devices; else 0.
         limits: {client: its epochs, or its steps with `local.steps`}, for clients that do less than `local`
             says, because of a deadline.
     """
@@ -55,6 +56,7 @@ class Context:
     public: PublicSet | None = None
     frozen: frozenset[str] = frozenset()
     device: torch.device = CPU
+    clock: float = 0.0
     limits: Mapping[int, int] = field(default_factory=dict)
 
     @property

@@ -48,7 +48,7 @@ def start_round(
     timing: RoundTiming,
 ) -> StartedRound:
     """Run the client survey, select the cohort and start its training."""
-    ctx, began = population.context(number), perf_counter()
+    ctx, began = timing.add_time(population.context(number)), perf_counter()
     asked_ctx = timing.asked_context(ctx)
     surveyed = _select_surveyed(algorithm, asked_ctx, state)
     survey = timing.time_survey(asked_ctx, state, surveyed)

@@ -129,6 +129,10 @@ class RoundTiming:
     def _messages(self) -> MessageMeter:
         return MessageMeter(self.algorithm, self.population)
 
+    def add_time(self, ctx: Context) -> Context:
+        """Return the round with the simulated seconds at its start."""
+        return ctx if self.clock is None else replace(ctx, clock=self.clock.total)
+
     def asked_context(self, ctx: Context) -> Context:
         """Return the round with the number of clients that the server asks as its cohort size."""
         return ctx if self.clock is None else self.clock.asked_context(ctx)

@@ -71,6 +71,9 @@ def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     if sampler.surveys and not algorithm.deploys_models:
         message = f"{spec.algorithm.name} has no global model, and candidates report their loss under one"
         faults.append(FieldError(path, name, message, "use another sampler, such as oort"))
+    if sampler.needs_clock and spec.devices is None:
+        message = "follows the simulated time, and the run has no clock"
+        faults.append(FieldError(path, name, message, "set devices, such as devices: phones"))
     curriculum = spec.curriculum.clients
     if curriculum is not None and curriculum.batches != "one":
         message = "has no choice, because curriculum.clients.batches: "
