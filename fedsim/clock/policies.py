@@ -67,7 +67,7 @@ class Deadline(Policy):
     """The server waits until a deadline, and leaves out the clients that are late.
 
     If nobody is in time, the server waits for the first client. Bonawitz et al., MLSys 2019,
-    arXiv:1902.01046, section 2.2 (the time-out of a reporting phase).
+    arXiv:1902.01046 (the time-out of the reporting phase).
 
     Attributes:
         seconds: the deadline, in simulated seconds since the start of the round.
@@ -93,7 +93,7 @@ class Deadline(Policy):
 class OverSelection(Policy):
     """The server asks more clients than it needs, and takes the first ones.
 
-    Bonawitz et al., MLSys 2019, arXiv:1902.01046, section 9: Google selects 130 % of the clients.
+    Bonawitz et al., MLSys 2019, arXiv:1902.01046: Google selects 130 % of the clients.
 
     Attributes:
         factor: clients that are asked, divided by the clients that count; ceil(factor x K) are asked.
@@ -120,7 +120,7 @@ class OverSelection(Policy):
 class Tiers(Wait):
     """Clients are divided into tiers of similar speed, and each round takes its cohort from one tier.
 
-    TiFL: Chai et al., HPDC 2020, arXiv:2001.09249, section 4.2, with fixed probabilities of the tiers; its
+    TiFL: Chai et al., HPDC 2020, arXiv:2001.09249, with fixed probabilities of the tiers; its
     adaptive selection is not here. All tiers have the same number of clients. Clients are ordered by the
     seconds of a FedAvg round on their device.
 

@@ -177,8 +177,9 @@ class RoundTiming:
 
 
 def _find_total(resume: Checkpoint | None) -> float:
-    """Return the simulated seconds before the first round of this call, from the last record."""
+    """Return the simulated seconds before the first round of this call, from the last record with a clock."""
     total = 0.0
     for record in () if resume is None else resume.records:
-        total = record["clock"]["total"]
+        if "clock" in record:
+            total = record["clock"]["total"]
     return total

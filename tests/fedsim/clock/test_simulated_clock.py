@@ -17,11 +17,16 @@ from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Equal, FileRows, Lognormal
 from fedsim.clock.policies import Deadline, OverSelection, Policy, Tiers, Wait
+from fedsim.clock.profiles import ClientWork
 from fedsim.core import Algorithm
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.round_timing import MessageMeter
 from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.models import make_net
+from fedsim.samplers import CohortSampling
+from fedsim.samplers.samplers import PowerOfChoice
+from fedsim.training.flops import example_flops
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 
@@ -202,6 +207,27 @@ def test_the_operations_of_the_server_take_time() -> None:
     plain = run(population, Devices(fleet=Equal(), server_gflops=1.0))[0].clock
     assert plain is not None
     assert plain.server == 0  # a mean of models has no counted operation
+
+
+def test_a_survey_takes_the_time_of_its_slowest_client() -> None:
+    """Of two architectures; a client receives its model, passes its examples once and sends one number."""
+    population = federation(cohort_size=4, rounds=1)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    population = replace(population, nets=tuple(make_net(name, **shape) for name in ("mlp", "logistic")))
+    algorithm = CohortSampling(base=FedAvg(), sampler=PowerOfChoice(candidates=10))
+    result = run(population, Devices(fleet=SLOW), algorithm)[0]
+    assert result.digest == run(population, None, algorithm)[0].digest
+    ctx = population.context(0)
+    example = tree.wrap_array(population.dataset.train.x[:1])[0]
+    expected = []
+    for client in range(10):
+        net = ctx.for_client(client).net
+        flops = population.partition.size(client) * example_flops(net, (), example)
+        work = ClientWork(4 * net.count_parameters_of(net.keys), flops, 4)
+        expected.append(SLOW.draw_profile(ctx.seed, client).measure_seconds(work).total)
+    assert result.clock is not None
+    assert result.clock.survey == pytest.approx(max(expected))
+    assert result.clock.round == result.clock.survey + result.clock.clients
 
 
 def test_clients_that_vanish_are_left_out_and_one_stays() -> None:
