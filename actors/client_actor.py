@@ -87,6 +87,7 @@ class ClientProcess:
         attempt: int,
         stack_size: int,
         blocks: Sequence[Block],
+        limits: Mapping[int, int],
         broadcasts: Tree,
         instructions: Mapping[int, ClientMessage],
         *client_states: Tree | None,
@@ -101,6 +102,7 @@ class ClientProcess:
             attempt: how many actors died during this span.
             stack_size: how many clients of a block train at once.
             blocks: in order.
+            limits: see `Context.limits`.
             broadcasts: to all clients, by architecture.
             instructions: to single clients, by client.
             *client_states: in the order of the blocks; none unless the algorithm is stateful.
@@ -121,6 +123,7 @@ class ClientProcess:
             tree.from_numpy(broadcasts, worker.device),
             *self._load_messages_and_states(clients, instructions, client_states),
             stack_size=stack_size,
+            limits=limits,
         )
         sent = result.to_numpy()
         if not worker.algorithm.stateful:

@@ -218,6 +218,7 @@ class CoordinatorProcess:
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
             stop=stop,
+            devices=experiment.devices,
             resume=checkpoint,
             device=self.device_share.device,
         ):

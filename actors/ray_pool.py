@@ -27,13 +27,13 @@ from fedsim.engine.personal_evaluation import personal_evaluation_work, select_t
 from fedsim.engine.pools import halve_stack_size, stack_size_by_model
 from fedsim.engine.reduction import combine_results
 from fedsim.engine.server_messages import (
-    count_bytes_down,
     count_survey_traffic,
     list_deployed_models,
     make_broadcasts,
     make_handovers,
     make_instructions,
     make_personal_instructions,
+    measure_bytes_down,
     select_survey_models,
 )
 from fedsim.engine.span_result import SpanResult
@@ -109,13 +109,11 @@ class RayPool:
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._split_blocks(steps, most)]
-            calls = [
-                ActorCall(self._make_train_call(algorithm, ctx.round, *part, sent, written)) for part in cuts
-            ]
+            calls = [ActorCall(self._make_train_call(algorithm, ctx, *part, sent, written)) for part in cuts]
             self._calls.add(calls)
             return _StartedRound([mine for _, mine in cuts], calls, sum(steps))
 
-        begun, down = begin_round(), count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
+        begun, down = begin_round(), measure_bytes_down(algorithm, ctx, broadcasts, instructions)
 
         def finish_round() -> ReducedUpdates:
             ended, results = self._wait_for_results(begun, begin_round)
@@ -166,7 +164,7 @@ class RayPool:
     def _make_train_call(
         self,
         algorithm: Algorithm,
-        round: int,
+        ctx: Context,
         start: int,
         blocks: Sequence[Block],
         sent: Any,
@@ -174,12 +172,14 @@ class RayPool:
     ) -> Submit:
         clients, stack_size = _flatten_blocks(blocks), self.stack_size
         mine = {client: written[client] for client in clients if client in written}
+        limits = {client: ctx.limits[client] for client in clients if client in ctx.limits}
         client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train_span if returns == 1 else actor.train_span.options(num_returns=returns)
-            references = call.remote(round, start, attempt, stack_size, blocks, sent, mine, *client_states)
+            span = (ctx.round, start, attempt, stack_size, blocks, limits)
+            references = call.remote(*span, sent, mine, *client_states)
             return list(references) if returns > 1 else [references]
 
         return submit

@@ -17,6 +17,7 @@ from actors.device import acquire_device, describe_cpu_fallback
 from actors.plan.short_rounds import ShortRounds
 from actors.ray_pool import RayPool
 from actors.resources import Placement, check_memory, parse_ray_nodes
+from fedsim.base.costs import ClockReading
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import count_blocks
@@ -96,7 +97,8 @@ class Probe:
         left = seconds - (perf_counter() - self.began)
         if sum(parts.values()) < left:
             yield Status("measuring whole rounds")
-            for result in rounds.run_whole(left, every, self.experiment.personal):
+            options = (left, every, self.experiment.personal, self.experiment.devices)
+            for result in rounds.run_whole(*options):
                 results.append(result)
                 # Sent as a run sends it: the caller has to read it while the next round runs.
                 yield result
@@ -118,6 +120,8 @@ class Probe:
             "bytes": {"round": vars(each), "total": vars(total) | {"personal": personal_bytes}},
             "measured": {"workers": rounds.workers, "whole_rounds": len(results), "seconds": spent},
         }
+        if readings := [result.clock for result in results if result.clock]:
+            figures["clock"] = average_clock(readings, rounds.population.settings.rounds)
         longest = scale * mean(max(map(rounds.expect_client, cohort)) for cohort in rounds.cohorts)
         busy = max(count_blocks(cohort, rounds.stack_sizes()) for cohort in rounds.cohorts)
         yield Measured(figures, self.by_node, train, longest, busy, self.stack)
@@ -177,6 +181,12 @@ class Probe:
         placed = [(node, self.by_node[node.id]) for node in nodes if node.id in self.by_node]
         check_memory(placed, usage.private, self.shared)
         return {"worker": usage.private, "gpu": usage.gpu, "gpu_cap": usage.gpu_cap, "shared": self.shared}
+
+
+def average_clock(readings: Sequence[ClockReading], rounds: int) -> dict[str, float]:
+    """Return the mean simulated seconds of a round, and the seconds and joules of a run of such rounds."""
+    seconds, joules = (mean(getattr(each, name) for each in readings) for name in ("round", "joules"))
+    return {"round": seconds, "total": rounds * seconds, "joules": rounds * joules}
 
 
 def average_seconds(results: Sequence[RoundResult], every: int) -> dict[str, float]:

@@ -21,6 +21,7 @@ from actors.ray_pool import RayPool
 from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.base.progress import run_to_end
+from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, ReducedUpdates, Traffic
 from fedsim.core.capabilities import ClientSurvey, capability, select_cohort
 from fedsim.engine.blocks import cut_into_blocks
@@ -219,11 +220,14 @@ class ShortRounds:
         taken, each = time_part(evaluate, clients, work, self.workers, seconds)
         return taken, round(len(clients) * (each or 0.0))
 
-    def run_whole(self, seconds: float, every: int, personal: Personal) -> Iterator[RoundResult]:
+    def run_whole(
+        self, seconds: float, every: int, personal: Personal, devices: Devices | None
+    ) -> Iterator[RoundResult]:
         """Run the first rounds as the run does, for about this many seconds but at least one round."""
         self.set_steps()
         self.pool.drop_client_states()  # in the run, no client has come before round 1
         options: dict[str, Any] = {"evaluate_every": every, "personal": personal, "device": self.device}
+        options["devices"] = devices
         began = perf_counter()
         for result in simulate(self.algorithm, self.population, self.pool, **options):
             self.previous_state, self.latest_state = self.latest_state, result.state

@@ -196,6 +196,8 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
     ]
     if not personal:
         heads.remove(personal_title)
+    readings = [record.clock for record in records if record.clock]
+    heads += ["simulated s", "joules"] if readings else []
     made = make_table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
@@ -209,6 +211,8 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
         "parameter updates": format_count(cost.updates),
         "FLOPs": format_count(cost.flops),
         "seconds": f"{sum(record.seconds.total for record in records):.2f}",
+        "simulated s": f"{readings[-1].total:.2f}" if readings else "",
+        "joules": f"{sum(reading.joules for reading in readings):.4g}",
     }
     for head, column in zip(heads, made.columns, strict=True):
         column.footer = totals.get(head, "")
@@ -233,6 +237,8 @@ def _round_cells(record: RoundRecord, main: str) -> dict[str, str]:
         "parameter updates": format_count(cost.updates) if cost else "",
         "FLOPs": format_count(cost.flops) if cost else "",
         "seconds": f"{record.seconds.total:.2f}",
+        "simulated s": f"{record.clock.round:.2f}" if record.clock else "",
+        "joules": f"{record.clock.joules:.4g}" if record.clock else "",
     }
 
 

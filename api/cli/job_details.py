@@ -34,12 +34,17 @@ def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
 
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     cost = total_cost(records)
+    readings, simulated = [record.clock for record in records if record.clock], list[tuple[str, str]]()
+    if readings:
+        simulated.append(("simulated time", format_duration(readings[-1].total)))
+        simulated.append(("energy", f"{sum(reading.joules for reading in readings):.4g} J"))
     return [
         ("computing time", format_duration(sum(record.seconds.total for record in records))),
         ("traffic down", format_bytes(sum(record.bytes.down for record in records))),
         ("traffic up", format_bytes(sum(record.bytes.up for record in records))),
         ("parameter updates", format_count(cost.updates)),
         ("FLOPs", format_count(cost.flops)),
+        *simulated,
     ]
 
 

@@ -153,12 +153,21 @@ def _make_row(run: ComparedRun, metric: str, target: float | None, last: int) ->
         else _cost([each for each in run.records if each.round <= first]),
         bytes=whole.bytes,
         seconds=whole.seconds,
+        clock=whole.clock,
+        joules=whole.joules,
     )
 
 
 def _cost(records: Sequence[RoundRecord]) -> RunCost:
     traffic = sum(record.bytes.down + record.bytes.up for record in records)
-    return RunCost(len(records), traffic, sum(record.seconds.total for record in records))
+    readings = [record.clock for record in records if record.clock]
+    return RunCost(
+        len(records),
+        traffic,
+        sum(record.seconds.total for record in records),
+        readings[-1].total if readings else None,
+        sum(reading.joules for reading in readings) if readings else None,
+    )
 
 
 def _make_groups(
@@ -189,6 +198,8 @@ def _make_groups(
             cost_to_target=_make_target_cost(rows[index]),
             bytes=Spread.over([row.bytes for row in rows[index]]),
             seconds=Spread.over([row.seconds for row in rows[index]]),
+            clock=Spread.over([row.clock for row in rows[index] if row.clock is not None]),
+            joules=Spread.over([row.joules for row in rows[index] if row.joules is not None]),
             curve=make_curve([run.records for run in group.counted], metric, along),
         )
         for index, group in enumerate(groups)
@@ -206,5 +217,7 @@ def _make_target_cost(rows: Sequence[ComparisonRow]) -> TargetCost:
         rounds=Spread.over([cost.rounds for cost in reached]),
         bytes=Spread.over([cost.bytes for cost in reached]),
         seconds=Spread.over([cost.seconds for cost in reached]),
+        clock=Spread.over([cost.clock for cost in reached if cost.clock is not None]),
+        joules=Spread.over([cost.joules for cost in reached if cost.joules is not None]),
         missed=len(rows) - len(reached),
     )

@@ -12,8 +12,9 @@ from pydantic import Field
 from api.comparison.run_scores import list_scores
 from jobs.store.records import FrozenRecord, RoundRecord
 
-Along: TypeAlias = Literal["rounds", "bytes", "seconds", "updates", "flops"]
-"""The horizontal axis of curves; all but rounds are totals since the start of the run."""
+Along: TypeAlias = Literal["rounds", "bytes", "seconds", "updates", "flops", "clock", "joules"]
+"""The horizontal axis of curves; all but rounds are totals since the start of the run. `clock` has the
+simulated seconds and `joules` the energy, of runs with devices."""
 
 
 class GroupCurve(FrozenRecord):
@@ -55,6 +56,10 @@ def _list_places(records: Sequence[RoundRecord], along: Along) -> list[float]:
         return list(accumulate(float(record.bytes.down + record.bytes.up) for record in records))
     if along == "seconds":
         return list(accumulate(record.seconds.total for record in records))
+    if along == "clock":
+        return [record.clock.total if record.clock else 0.0 for record in records]
+    if along == "joules":
+        return list(accumulate(record.clock.joules if record.clock else 0.0 for record in records))
     # Records of older versions have no cost.
     spent = (float(getattr(record.cost, along)) if record.cost else 0.0 for record in records)
     return list(accumulate(spent))

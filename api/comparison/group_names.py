@@ -20,6 +20,8 @@ CATALOGUES = {
     "clients.sampler": "name",
     "local.optimizer": "name",
     "local.schedule": "name",
+    "devices.fleet": "name",
+    "devices.policy": "name",
 }
 """Fields whose value has a name of its own, and the key of that name: `fedprox` needs no `algorithm=`."""
 

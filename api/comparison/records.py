@@ -25,11 +25,16 @@ MEASURES: tuple[MeasureName, ...] = ("final", "last_rounds", "validated")
 
 @dataclass(frozen=True)
 class RunCost:
-    """A cost: rounds, simulated bytes in both directions, computing time in seconds."""
+    """A cost: rounds, simulated bytes in both directions, computing time in seconds.
+
+    With devices also `clock`, the simulated seconds, and `joules`, the energy of the clients; else None.
+    """
 
     rounds: int
     bytes: int
     seconds: float
+    clock: float | None = None
+    joules: float | None = None
 
 
 class ComparisonRow(FrozenRecord):
@@ -52,6 +57,8 @@ class ComparisonRow(FrozenRecord):
     cost_to_target: RunCost | None = Field(description="Cost until the target was reached; null if never.")
     bytes: int = Field(description="Simulated bytes of the whole run, in both directions.")
     seconds: float = Field(description="Computing time of the rounds.")
+    clock: float | None = Field(None, description="Simulated seconds; null without devices.")
+    joules: float | None = Field(None, description="Energy of the clients; null without devices.")
 
 
 class TargetCost(FrozenRecord):
@@ -60,6 +67,8 @@ class TargetCost(FrozenRecord):
     rounds: Spread | None
     bytes: Spread | None
     seconds: Spread | None
+    clock: Spread | None = Field(None, description="Simulated seconds, of runs with devices.")
+    joules: Spread | None = Field(None, description="Energy of the clients, of runs with devices.")
     missed: int = Field(description="Runs that never reached the target.")
 
 
@@ -81,6 +90,8 @@ class ComparisonGroup(FrozenRecord):
     cost_to_target: TargetCost
     bytes: Spread | None
     seconds: Spread | None
+    clock: Spread | None = Field(None, description="Simulated seconds, of runs with devices.")
+    joules: Spread | None = Field(None, description="Energy of the clients, of runs with devices.")
     curve: GroupCurve
 
     @property

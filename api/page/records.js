@@ -10,13 +10,18 @@ export const AXES = {
   seconds: { name: "Computing time", title: "computing time (s)" },
   updates: { name: "Parameter updates", title: "parameter updates, cumulative", ticks: { tickformat: ".3~s" } },
   flops: { name: "FLOPs", title: "training FLOPs, cumulative", ticks: { tickformat: ".3~s" } },
+  clock: { name: "Simulated time", title: "simulated time (s)", needsDevices: true },
+  joules: { name: "Energy", title: "energy of the clients (J), cumulative", ticks: { tickformat: ".3~s" }, needsDevices: true },
 };
+
+// The axes for a choice: simulated time and energy only if the clients have devices.
+export const listAxes = (hasDevices) => Object.entries(AXES).filter(([, { needsDevices }]) => hasDevices || !needsDevices);
 
 // The round records of a job, in order, with the running totals of traffic, computing time and cost of training. `method`
 // holds the values that the algorithm reports, as the service describes them.
 export class Records {
   constructor() {
-    Object.assign(this, { all: [], bytes: [], seconds: [], updates: [], flops: [], failed: 0, restarts: 0, method: NOTHING_REPORTED });
+    Object.assign(this, { all: [], bytes: [], seconds: [], updates: [], flops: [], clock: [], joules: [], failed: 0, restarts: 0, method: NOTHING_REPORTED });
   }
 
   get last() {
@@ -31,6 +36,8 @@ export class Records {
     this.seconds.push((this.seconds.at(-1) ?? 0) + record.seconds.total);
     // Records of older versions have no cost.
     for (const part of ["updates", "flops"]) this[part].push((this[part].at(-1) ?? 0) + (record.cost?.[part] ?? 0));
+    this.clock.push(record.clock?.total ?? 0);
+    this.joules.push((this.joules.at(-1) ?? 0) + (record.clock?.joules ?? 0));
     this.failed += record.failed.length;
     this.restarts += record.engine.restarts ?? 0;
     return true;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -119,6 +119,10 @@ def make_cost_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
         "traffic",
         "computing time (s)",
     ]
+    has_clock = any(group.clock for group in found.counted)
+    if has_clock:
+        heads += [f"simulated time to {target} (s)", f"energy to {target} (J)"]
+        heads += ["simulated time (s)", "energy (J)"]
     lines = {line.run: line for line in found.lines}
     rows = []
     for group in found.counted:
@@ -126,18 +130,20 @@ def make_cost_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
         missed = f" ({cost.missed} missed it)" if cost.missed else ""
         best = format_spread(group.best, lambda value: format_metric_value(found.metric, value))
         only = lines[group.runs[0]].best if len(group.runs) == 1 else None
-        rows.append(
-            [
-                group.title,
-                f"{best} ({only.round})" if only else best,
-                format_spread(cost.rounds, format_number, is_cost=True) + missed
-                if cost.rounds
-                else "not reached",
-                format_spread(cost.bytes, _write_bytes, is_cost=True),
-                format_spread(group.bytes, _write_bytes, is_cost=True),
-                format_spread(group.seconds, lambda value: f"{value:.1f}", is_cost=True),
-            ]
-        )
+        row = [
+            group.title,
+            f"{best} ({only.round})" if only else best,
+            format_spread(cost.rounds, format_number, is_cost=True) + missed
+            if cost.rounds
+            else "not reached",
+            format_spread(cost.bytes, _write_bytes, is_cost=True),
+            format_spread(group.bytes, _write_bytes, is_cost=True),
+            format_spread(group.seconds, lambda value: f"{value:.1f}", is_cost=True),
+        ]
+        if has_clock:
+            simulated = (cost.clock, cost.joules, group.clock, group.joules)
+            row += [format_spread(each, format_number, is_cost=True) for each in simulated]
+        rows.append(row)
     return heads, rows
 
 
@@ -187,13 +193,17 @@ def _list_columns(found: Comparison, group: ComparisonGroup) -> Iterator[tuple[s
         yield from _list_difference(name, measure)
     yield from _list_spread("best_on_test", group.best)
     yield "target", found.target
-    cost: Mapping[str, Spread | None] = {
+    cost: dict[str, Spread | None] = {
         "rounds_to_target": group.cost_to_target.rounds,
         "bytes_to_target": group.cost_to_target.bytes,
         "seconds_to_target": group.cost_to_target.seconds,
         "bytes": group.bytes,
         "seconds": group.seconds,
     }
+    if any(each.clock for each in found.counted):
+        cost["clock_to_target"] = group.cost_to_target.clock
+        cost["joules_to_target"] = group.cost_to_target.joules
+        cost |= {"clock": group.clock, "joules": group.joules}
     for title, spread in cost.items():
         yield from _list_spread(title, spread)
     yield "runs_that_missed_the_target", group.cost_to_target.missed

@@ -106,16 +106,22 @@ def make_figures(records: Sequence[RoundRecord]) -> list[ReportFigure]:
 
 
 def _make_axes(records: Sequence[RoundRecord], rounds: list[float]) -> list[_Axis]:
-    """Make the axes of rounds, of traffic and of computing time."""
+    """Make the axes of rounds, traffic and computing time; with devices also of simulated time and joules."""
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
     spent = list(accumulate(record.seconds.total for record in records))
     changes = find_method_changes(records)
+    readings = [record.clock for record in records if record.clock]
+    simulated = [
+        ("-by-clock", "simulated time", "simulated time (s)", [reading.total for reading in readings]),
+        ("-by-joules", "energy", "energy (J)", list(accumulate(reading.joules for reading in readings))),
+    ]
     return [
         _Axis(ending, words, title, places, [(places[at], text, lasting) for at, text, lasting in changes])
         for ending, words, title, places in (
             ("", "round", "round", rounds),
             ("-by-traffic", "simulated traffic", "traffic, down and up (MB)", sent),
             ("-by-seconds", "computing time", "computing time (s)", spent),
+            *(simulated if readings and len(readings) == len(records) else ()),
         )
     ]
 

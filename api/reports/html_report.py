@@ -98,6 +98,10 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
     yield "traffic down", format_bytes(sum(record.bytes.down for record in records))
     yield "traffic up", format_bytes(sum(record.bytes.up for record in records))
     yield "computing time (s)", f"{sum(record.seconds.total for record in records):.1f}"
+    if readings := [record.clock for record in records if record.clock]:
+        yield "simulated time (s)", f"{readings[-1].total:.1f}"
+        yield "energy of the clients (J)", f"{sum(reading.joules for reading in readings):.4g}"
+        yield "updates left out", str(sum(len(reading.left_out) for reading in readings))
     if costs := [record.cost for record in records if record.cost is not None]:
         yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
         yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"

@@ -14,9 +14,11 @@ RECORD_FIELDS = tuple(RoundRecord.model_fields)
 
 
 def flatten_record(record: RoundRecord) -> dict[str, Any]:
-    """Make one flat row: `metrics.global_accuracy`, `bytes.up`, ...; failed clients become `3 14`."""
+    """Make one flat row: `metrics.global_accuracy`, `bytes.up`, ...; lists of clients become `3 14`."""
     data = record.model_dump(mode="json")
     data["failed"] = " ".join(str(client) for client in record.failed)
+    if record.clock is not None:
+        data["clock"]["left_out"] = " ".join(map(str, record.clock.left_out))
     if record.end is None:
         del data["end"]
     return dict(_flatten(data))

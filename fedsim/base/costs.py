@@ -58,3 +58,32 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*map(add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """The simulated seconds and the energy of one round, in a run whose clients have devices.
+
+    Attributes:
+        total: simulated seconds since the start of the run, after this round.
+        round: simulated seconds of this round: the sum of the three parts below.
+        survey: seconds of the client survey; 0 without one.
+        clients: seconds for which the server waited for clients.
+        server: seconds of the server's own operations.
+        idle: seconds that clients waited for the end of the round after their upload, summed over them.
+        joules: energy of all clients of the round, also of those whose updates were left out.
+        waited_for: the last client whose update counted; None if the server then waited for others in vain.
+        left_out: clients whose updates did not count, because they were late or vanished.
+        shortened: number of clients that did less work, to be in time.
+    """
+
+    total: float
+    round: float
+    survey: float = 0.0
+    clients: float = 0.0
+    server: float = 0.0
+    idle: float = 0.0
+    joules: float = 0.0
+    waited_for: int | None = None
+    left_out: tuple[int, ...] = ()
+    shortened: int = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -36,6 +36,9 @@ class Context:
         public: the public set on this device; None where the run has none.
         frozen: keys that no local step of this round changes.
         device: where the server trains (`ServerTraining`); clients may train elsewhere.
+        clock: simulated seconds at the start of the round, on the server of a run with devices; else 0.
+        limits: {client: its epochs, or its steps with `local.steps`}, for clients that do less than `local`
+            says, because of a deadline.
     """
 
     round: int
@@ -53,6 +56,8 @@ class Context:
     public: PublicSet | None = None
     frozen: frozenset[str] = frozenset()
     device: torch.device = CPU
+    clock: float = 0.0
+    limits: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def net(self) -> Net:
@@ -81,8 +86,13 @@ class Context:
         return self.net.cached_init(self.seed, device, self.architecture)
 
     def for_client(self, client: int) -> Context:
-        """Return this round with the client's architecture."""
-        return self.for_architecture(client % len(self.nets))
+        """Return this round with the client's architecture, and its own amount of work if it has a limit."""
+        ctx = self.for_architecture(client % len(self.nets))
+        return ctx.limit_work(self.limits[client]) if client in self.limits else ctx
+
+    def limit_work(self, amount: int) -> Context:
+        """Return this round with so many epochs, or so many steps with `local.steps`."""
+        return replace(self, local=self.local.limit_work(amount), limits={})
 
     def for_architecture(self, architecture: int) -> Context:
         """Return this round with one architecture."""

@@ -49,6 +49,7 @@ class ReducedUpdates:
         engine: how the pool ran the round.
         failed: the clients whose updates were left out, in cohort order.
         memory_digest: of all client states; None unless the algorithm is stateful.
+        client_bytes: bytes down to and up from each of `clients`, in the same order.
     """
 
     payloads: Mapping[str, Any]
@@ -60,6 +61,7 @@ class ReducedUpdates:
     engine: Mapping[str, Any] = field(default_factory=dict)
     failed: tuple[int, ...] = ()
     memory_digest: str | None = None
+    client_bytes: tuple[tuple[int, int], ...] = ()
 
     def __getitem__(self, payload: str) -> Any:
         return self.payloads[payload]

@@ -121,6 +121,15 @@ class LocalTraining:
             return self.steps if num_examples else 0
         return self.epochs * -(-num_examples // self.batch_size)
 
+    @property
+    def amount(self) -> int:
+        """The epochs of a round; its steps, if it is given in steps."""
+        return self.epochs if self.steps is None else self.steps
+
+    def limit_work(self, amount: int) -> LocalTraining:
+        """Return the settings with another `amount`."""
+        return replace(self, epochs=amount) if self.steps is None else replace(self, steps=amount)
+
     def steps_per_pass(self, steps: int) -> int:
         """Local steps of one pass over a client's examples, of `steps` in a round.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
+from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, RunSettings
 from fedsim.data import Dataset, load_dataset, make_federation
 from fedsim.data.federation import take_public, take_validation
@@ -54,6 +55,7 @@ class Experiment:
         metrics: of the models, by name; () for those of the learning task.
         personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
         stop: when the run ends before its last round; None for never.
+        devices: the devices of the clients, for a simulated clock; None for no clock.
         stack: setting of the stack size; see `fedsim.stacking.stack_size`.
         stack_sizes: stack size of each architecture, if `stack` is a number; () if not.
         graphs: whether stacks replay their steps as CUDA graphs; see `fedsim.stacking.graph_replay`.
@@ -80,6 +82,7 @@ class Experiment:
     metrics: tuple[str, ...] = ()
     personal: Literal["auto", "never", "last", "always"] = "auto"
     stop: StopRule | None = None
+    devices: Devices | None = None
     stack: StackSetting = "auto"
     stack_sizes: tuple[int, ...] = ()
     graphs: bool = False

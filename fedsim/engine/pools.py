@@ -18,13 +18,13 @@ from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.engine.personal_evaluation import TestedClients, evaluate_personal_models, select_tested_clients
 from fedsim.engine.reduction import combine_results
 from fedsim.engine.server_messages import (
-    count_bytes_down,
     count_survey_traffic,
     list_deployed_models,
     make_broadcasts,
     make_handovers,
     make_instructions,
     make_personal_instructions,
+    measure_bytes_down,
     select_survey_models,
 )
 from fedsim.engine.span_result import SpanResult
@@ -76,7 +76,7 @@ class SerialPool:
             *self._train_halving_stacks(ctx, cohort, self._to_client_device(broadcasts), instructions)
         )
         self._client_states.update(new_states)
-        down = count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
+        down = measure_bytes_down(algorithm, ctx, broadcasts, instructions)
         engine = {"pool": self.name, "width": self.stack_size, "actors": 0, "restarts": 0}
         return combine_results(algorithm, ctx, [result], cohort, down, engine, self._states_digest)
 
@@ -101,7 +101,14 @@ class SerialPool:
             )
             try:
                 return self.worker.train_span(
-                    ctx.round, 0, blocks, broadcasts, sent_instructions, client_states, self.stack_size
+                    ctx.round,
+                    0,
+                    blocks,
+                    broadcasts,
+                    sent_instructions,
+                    client_states,
+                    self.stack_size,
+                    ctx.limits,
                 )
             except StackTooLarge:
                 self.stack_size = halve_stack_size(self.stack_size)

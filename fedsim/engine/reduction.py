@@ -17,6 +17,7 @@ from fedsim.base.digest import ClientStatesDigest
 from fedsim.base.tree import Layout
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction
 from fedsim.engine.blocks import Node, TreeSum
+from fedsim.engine.server_messages import BytesDown
 from fedsim.engine.span_result import ClientOutcome, SpanResult, Sums, make_slot
 from fedsim.errors import CohortFailed
 from fedsim.stacking.grouping import StackingNotes
@@ -35,7 +36,7 @@ def combine_results(
     ctx: Context,
     results: Sequence[SpanResult],
     cohort: Sequence[int],
-    down: Mapping[str, int],
+    down: BytesDown,
     engine: Mapping[str, Any],
     fingerprint: ClientStatesDigest,
 ) -> ReducedUpdates:
@@ -46,7 +47,7 @@ def combine_results(
         ctx: the round's context.
         results: the results of spans that together hold every block.
         cohort: the round's clients, in order.
-        down: bytes sent to the cohort, by payload name.
+        down: bytes sent to the clients.
         engine: facts about the pool for the round's record, such as its name.
         fingerprint: the digest of the pool's client states; this function updates it.
 
@@ -79,7 +80,7 @@ def combine_results(
         weights=tuple(outcome.weight for outcome in outcomes),
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
         metrics=_averages(outcomes),
-        traffic=wire.make_traffic(down, up),
+        traffic=wire.make_traffic(down.sum_payloads(cohort), up),
         engine={
             **engine,
             **sum((result.stacking for result in results), StackingNotes()).to_record(),
@@ -87,6 +88,7 @@ def combine_results(
         },
         failed=tuple(failures),
         memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
+        client_bytes=tuple((down.of_client(outcome.client), outcome.bytes_up) for outcome in outcomes),
     )
 
 

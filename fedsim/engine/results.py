@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedsim.base.costs import Cost, Traffic
+from fedsim.base.costs import ClockReading, Cost, Traffic
 from fedsim.core import PersonalScores
 from fedsim.engine.stopping import RunEnd
 
@@ -35,6 +35,7 @@ class RoundResult:
         method: the algorithm's own facts about the round (`Algorithm.describe_round`).
         personal: scores of the personal models, per client; None if they were not evaluated.
         is_result: whether the result of the run is that of this round, if the run ends here; see `StopRule`.
+        clock: the simulated seconds of the round; None in a run without devices.
         end: why the run ends after this round; None if it goes on, and in a run without a stop rule.
     """
 
@@ -53,10 +54,11 @@ class RoundResult:
     personal: PersonalScores | None = None
     is_result: bool = True
     end: RunEnd | None = None
+    clock: ClockReading | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the round as plain data, as stores and files hold it."""
-        return {
+        record: dict[str, Any] = {
             "round": self.round,
             "digest": self.digest,
             "memory_digest": self.memory_digest,
@@ -70,3 +72,4 @@ class RoundResult:
             "method": dict(self.method),
             "end": self.end and asdict(self.end),
         }
+        return record if self.clock is None else {**record, "clock": asdict(self.clock)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,52 @@ def make_personal_instructions(
     )
 
 
+class BytesDown(NamedTuple):
+    """Bytes from the server to the clients, by payload name; every client's own copy counts.
+
+    Attributes:
+        broadcasts: to one client, by architecture.
+        instructions: to single clients.
+    """
+
+    broadcasts: Sequence[Counter[str]]
+    instructions: Mapping[int, Counter[str]]
+
+    def of_client(self, client: int) -> int:
+        """Return the bytes to one client."""
+        own = self.instructions.get(client)
+        broadcast = self.broadcasts[client % len(self.broadcasts)]
+        return broadcast.total() + (own.total() if own else 0)
+
+    def sum_payloads(self, clients: Sequence[int]) -> Counter[str]:
+        """Return the bytes to these clients together, by payload name."""
+        down = Counter[str]()
+        for number, sizes in enumerate(self.broadcasts):
+            receivers = sum(client % len(self.broadcasts) == number for client in clients)
+            for name, size in sizes.items():
+                down[name] += size * receivers
+        for client in clients:
+            down.update(self.instructions.get(client, {}))
+        return down
+
+
+def measure_bytes_down(
+    algorithm: Algorithm,
+    ctx: Context,
+    broadcasts: Mapping[str, Mapping[str, Tree]],
+    instructions: Mapping[int, Tree],
+) -> BytesDown:
+    """Count the bytes of the broadcast to each architecture and of the instructions to single clients."""
+    messages = [(ctx.for_architecture(int(model)), message) for model, message in broadcasts.items()]
+    return BytesDown(
+        [wire.message_bytes(message, partial(count_bytes, algorithm, each)) for each, message in messages],
+        {
+            client: wire.message_bytes(message, partial(count_bytes, algorithm, ctx.for_client(client)))
+            for client, message in instructions.items()
+        },
+    )
+
+
 def count_bytes_down(
     algorithm: Algorithm,
     ctx: Context,
@@ -97,13 +143,4 @@ def count_bytes_down(
     cohort: Sequence[int],
 ) -> Counter[str]:
     """Count the bytes sent to the cohort, by payload name; every client's own copy counts."""
-    down = Counter[str]()
-    for model, message in broadcasts.items():
-        receivers = sum(client % len(broadcasts) == int(model) for client in cohort)
-        charge = partial(count_bytes, algorithm, ctx.for_architecture(int(model)))
-        for name, size in wire.message_bytes(message, charge).items():
-            down[name] += size * receivers
-    for client, instruction in instructions.items():
-        charge = partial(count_bytes, algorithm, ctx.for_client(client))
-        down.update(wire.message_bytes(instruction, charge))
-    return down
+    return measure_bytes_down(algorithm, ctx, broadcasts, instructions).sum_payloads(cohort)

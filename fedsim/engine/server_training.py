@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,8 @@ from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.worker import one_thread
+
+UNCOUNTED: AbstractContextManager[None] = nullcontext()
 
 TELL_SECONDS = 1.0
 """Seconds between two progress reports."""
@@ -28,17 +31,22 @@ class ServerTrainingProgress:
 
 
 def train_server(
-    algorithm: Algorithm, ctx: Context, state: Any, reduced: ReducedUpdates, device: torch.device
+    algorithm: Algorithm,
+    ctx: Context,
+    state: Any,
+    reduced: ReducedUpdates,
+    device: torch.device,
+    counter: AbstractContextManager[None] = UNCOUNTED,
 ) -> Generator[ServerTrainingProgress, None, Any]:
     """Run the server training on this device, yield its progress, return the new server state.
 
-    An algorithm without `ServerTraining` gets its state back unchanged.
+    An algorithm without `ServerTraining` gets its state back unchanged. `counter` counts its operations.
     """
     training = capability(algorithm, ServerTraining)
     if training is None:
         return state
     learning, told_at = (
-        _iterate_server_training(algorithm, training, ctx, state, reduced, device),
+        _iterate_server_training(algorithm, training, ctx, state, reduced, device, counter),
         perf_counter(),
     )
     while True:
@@ -58,6 +66,7 @@ def _iterate_server_training(
     state: Any,
     reduced: ReducedUpdates,
     device: torch.device,
+    counter: AbstractContextManager[None],
 ) -> Generator[Progress, None, Any]:
     """Run `train_server` and yield every progress report of the algorithm; return the new server state."""
     learning = training.train_server(replace(ctx, device=device), state, reduced)
@@ -66,6 +75,7 @@ def _iterate_server_training(
             one_thread(),
             use_precision("float32", device),
             attribute_server_errors(algorithm, "train_server"),
+            counter,
         ):
             try:
                 progress = next(learning)

@@ -27,6 +27,7 @@ import torch
 from fedsim.base.clock import Clock
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
+from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
@@ -34,6 +35,7 @@ from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
 from fedsim.engine.results import RoundResult
 from fedsim.engine.round_start import StartedRound, start_next_round, start_round
+from fedsim.engine.round_timing import RoundTiming
 from fedsim.engine.scoring import (
     Personal,
     PersonalEvaluationProgress,
@@ -74,6 +76,7 @@ def simulate(
     evaluate_every: int = 1,
     personal: Personal = "auto",
     stop: StopRule | None = None,
+    devices: Devices | None = None,
     resume: Checkpoint | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RoundResult]:
@@ -88,6 +91,7 @@ def simulate(
         personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
         stop: when the run ends before its last round; the last result says why (`RoundResult.end`). The
             digests of the rounds stay the same.
+        devices: the devices of the clients, for a simulated clock (`RoundResult.clock`); None for no clock.
         resume: continue after the round of this checkpoint; the pool must be new.
         device: device of the server training.
 
@@ -128,7 +132,7 @@ def simulate(
         True
     """
     options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
-    options |= {"stop": stop and StopProgress(stop), "resume": resume, "device": device}
+    options |= {"stop": stop and StopProgress(stop), "resume": resume, "device": device, "devices": devices}
     for stage in simulate_with_progress(algorithm, population, pool, **options):
         if isinstance(stage, RoundResult):
             yield stage
@@ -143,6 +147,7 @@ def simulate_with_progress(
     evaluate_every: int = 1,
     personal: Personal = "auto",
     stop: StopProgress | None = None,
+    devices: Devices | None = None,
     resume: Checkpoint | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RoundEvent]:
@@ -153,6 +158,8 @@ def simulate_with_progress(
     server_training = capability(algorithm, ServerTraining)
     trains_first = server_training is not None and server_training.trains_before_evaluation
     meter, has_warned = CostMeter(algorithm, population), False
+    timing = RoundTiming(devices, algorithm, population, meter, resume)
+    server_device = torch.device(device)
     next_round: StartedRound | None = None
     if stop is not None and resume is not None:
         stop = stop.add_all(resume.records)
@@ -161,7 +168,7 @@ def simulate_with_progress(
     for number in range(resume.round if resume else 0, last):
         clock, is_last = Clock(), number + 1 == last
         # Step 1: start the clients, unless step 6 of the previous round has started them.
-        started = next_round or start_round(algorithm, population, pool, state, number)
+        started = next_round or start_round(algorithm, population, pool, state, number, timing)
         ctx = started.ctx
         with one_thread():
             # Step 2: wait for the client updates, reduced to sums and means.
@@ -169,12 +176,14 @@ def simulate_with_progress(
             clock.end_part("train")
             has_warned = has_warned or _warn_if_no_mean(algorithm, ctx, reduced)
             # Step 3: aggregate.
-            with attribute_server_errors(algorithm, "aggregate"):
+            with attribute_server_errors(algorithm, "aggregate"), timing.server_counter:
                 state = algorithm.aggregate(ctx, started.state, reduced)
         # Step 5, before step 4: train on the server, where the evaluation needs the trained state.
         if trains_first:
             clock.end_part("server")
-            state = yield from train_server(algorithm, ctx, state, reduced, torch.device(device))
+            state = yield from train_server(
+                algorithm, ctx, state, reduced, server_device, timing.server_counter
+            )
             clock.end_part("learn")
         # Step 4: start the evaluation.
         evaluation = RoundEvaluation(algorithm, population, pool, ctx, state, evaluate_every, personal)
@@ -182,13 +191,18 @@ def simulate_with_progress(
         clock.end_part("server")
         # Step 5: train on the server, while the evaluation runs.
         if not trains_first:
-            state = yield from train_server(algorithm, ctx, state, reduced, torch.device(device))
+            state = yield from train_server(
+                algorithm, ctx, state, reduced, server_device, timing.server_counter
+            )
             clock.end_part("learn")
+        reading = timing.read_round(started.timed, reduced)
         # Step 6: start the clients of the next round, unless the scores may end the run.
         may_go_on = not is_last and stop is None
-        next_round = start_next_round(algorithm, population, pool, state, number + 1) if may_go_on else None
+        next_args = (algorithm, population, pool, state, number + 1, timing)
+        next_round = start_next_round(*next_args) if may_go_on else None
         # Step 7: make the round's result, without scores.
         unscored = _make_unscored_result(algorithm, meter, started, state, reduced)
+        unscored = replace(unscored, clock=reading)
         clock.end_part("server")
         # Step 8: wait for the scores.
         yield from evaluation.wait(clock)
@@ -260,8 +274,8 @@ def _make_unscored_result(
         cohort=started.cohort,
         failed=reduced.failed,
         metrics=reduced.metrics,
-        traffic=reduced.traffic + started.survey_traffic,
-        cost=meter.training_cost(started.ctx, started.state, reduced.clients),
+        traffic=reduced.traffic + started.survey_traffic + started.timed.plan.wasted,
+        cost=meter.training_cost(started.timed.ctx, started.state, reduced.clients),
         engine=reduced.engine,
         method=method,
     )

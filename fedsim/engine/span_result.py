@@ -32,6 +32,7 @@ class ClientOutcome:
         metrics: the scalars of the update, such as the training loss.
         gathered_payloads: {payload name: the client's tree} for every GATHER payload.
         state_digest: SHA-256 of the new client state; None unless the algorithm is stateful.
+        bytes_up: bytes of the upload.
     """
 
     client: int
@@ -40,6 +41,7 @@ class ClientOutcome:
     metrics: dict[str, float]
     gathered_payloads: dict[str, Any] = field(default_factory=dict)
     state_digest: bytes | None = None
+    bytes_up: int = 0
 
 
 class PayloadSums(NamedTuple):

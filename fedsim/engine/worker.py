@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -48,6 +49,8 @@ SHARD = 1000
 
 Losses are added shard by shard, so another number changes the last bits of the result.
 """
+
+NO_LIMITS: Mapping[int, int] = {}
 
 
 @contextmanager
@@ -96,6 +99,7 @@ class Worker:
         instructions: Mapping[int, Tree],
         client_states: Mapping[int, Tree | None],
         stack_size: int = 1,
+        limits: Mapping[int, int] = NO_LIMITS,
     ) -> tuple[SpanResult, dict[int, Tree]]:
         """Train the clients of a span, one by one or in stacks.
 
@@ -107,6 +111,7 @@ class Worker:
             instructions: {client: its instructions}; a client without instructions may be missing.
             client_states: {client: its state}; None or missing for a client that trains for the first time.
             stack_size: the number of clients to train at once, if their net can be stacked.
+            limits: see `Context.limits`.
 
         Returns:
             The span's sums, and {client: new client state}. The second is empty unless the algorithm is
@@ -120,7 +125,7 @@ class Worker:
         began = perf_counter()
         result, new_states, summed = SpanResult(), dict[int, Tree](), TreeSum(add_sums)
         notes = StackingNotes(recorder=self.recorder, mask_checks=self.mask_checks)
-        ctx = self.loader.context(round)
+        ctx = replace(self.loader.context(round), limits=limits)
 
         def train_client(client: int, lockstep: Lockstep | None) -> tuple[int, AttemptResult[ClientResult]]:
             client_ctx = ctx.for_client(client)
@@ -204,8 +209,9 @@ class Worker:
         metrics = {name: float(value) for name, value in update.metrics.items()}
         entries = select_gathered(self.algorithm, update)
         state_digest = client_state_digest(client, update.client_state) if self.algorithm.stateful else None
-        outcome = ClientOutcome(client, weight, task.num_examples, metrics, entries, state_digest)
         sums = make_client_sums(self.algorithm, ctx, update, weight, known_sizes)
+        bytes_up = sum(sums.bytes_up.values())
+        outcome = ClientOutcome(client, weight, task.num_examples, metrics, entries, state_digest, bytes_up)
         return ClientResult(outcome, sums, update.client_state)
 
     @torch.inference_mode()

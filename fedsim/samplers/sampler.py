@@ -33,10 +33,12 @@ class Sampler(ABC):
         score: what clients report with their updates: "loss", the mean loss of the received model on their
             examples; "utility", Oort's statistical utility; or None.
         surveys: whether clients are asked for their loss before the round (`list_surveyed`).
+        needs_clock: whether it reads the simulated seconds (`Context.clock`).
     """
 
     score: ClassVar[str | None] = None
     surveys: ClassVar[bool] = False
+    needs_clock: ClassVar[bool] = False
 
     def list_surveyed(self, ctx: Context, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """The clients that report their loss before this round, among `clients`."""

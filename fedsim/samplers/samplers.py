@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng as streams
-from fedsim.base.parameters import Range, Share
+from fedsim.base.parameters import Range
 from fedsim.core import Context
+from fedsim.samplers.availability import Availability, DayNight, Markov
 from fedsim.samplers.oort import Oort
 from fedsim.samplers.sampler import ClientScores, Sampler, Uniform
 
@@ -27,31 +28,6 @@ class RoundRobin(Sampler):
         order = streams.stream(ctx.seed, "round robin").permutation(ctx.num_clients)
         order = np.roll(order, -(ctx.round * ctx.cohort_size) % ctx.num_clients)
         return order[np.isin(order, clients)][: ctx.cohort_size]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Availability(Sampler):
-    """A uniform sample of the clients that are online: each is online with a probability of its own.
-
-    The probabilities are drawn once, uniformly between `lowest` and 1. If fewer clients than a cohort are
-    online, the cohort is smaller. If nobody is online, one client takes part.
-
-    Attributes:
-        lowest: the smallest probability of being online.
-    """
-
-    lowest: Share = 0.2
-
-    def select(
-        self, ctx: Context, clients: NDArray[np.int64], known: ClientScores, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        """Draw who is online, and a cohort from them."""
-        spread = streams.stream(ctx.seed, "availability").random(ctx.num_clients)
-        drawn = streams.stream(ctx.seed, "online", ctx.round).random(ctx.num_clients)
-        online = clients[(drawn < self.lowest + (1 - self.lowest) * spread)[clients]]
-        if not len(online):
-            return rng.choice(clients, 1)
-        return rng.choice(online, min(ctx.cohort_size, len(online)), replace=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +85,8 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
     "uniform": Uniform,
     "round_robin": RoundRobin,
     "availability": Availability,
+    "day_night": DayNight,
+    "markov": Markov,
     "loss_weighted": LossWeighted,
     "power_of_choice": PowerOfChoice,
     "oort": Oort,

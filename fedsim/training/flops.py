@@ -51,6 +51,30 @@ class _Count(_Dispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
 
+class FlopCounter:
+    """Counts the FLOPs of all operations of torch inside its `with` blocks.
+
+    Args:
+        is_active: False counts nothing, and costs nothing.
+    """
+
+    def __init__(self, is_active: bool = True) -> None:
+        self.is_active, self._count = is_active, _Count()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> None:
+        if self.is_active:
+            self._count.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        if self.is_active:
+            self._count.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def take_total(self) -> int:
+        """Return the FLOPs since the last call."""
+        total, self._count.total = self._count.total, 0
+        return int(total)
+
+
 def example_flops(
     net: Net,
     trainable: Collection[str],

@@ -43,6 +43,7 @@ class Populations:
         """The experiment's population, made only if none with the same data and partition is at hand."""
         data_seed = RunSettings(seed=experiment.settings.seed, rounds=0, cohort_size=0)
         neutral: Any = {"algorithm": None, "settings": data_seed, "evaluate_every": 1, "personal": "auto"}
+        neutral["devices"] = None
         key = repr(replace(experiment, **neutral))
         if key not in self.made:
             self.made[key] = experiment.load_population()
@@ -62,6 +63,7 @@ def results(experiment: Experiment, population: Population, device: str = "cpu")
             pool,
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
+            devices=experiment.devices,
             device=device,
         )
     finally:

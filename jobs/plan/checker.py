@@ -84,7 +84,7 @@ def needs_data(spec: JobSpec) -> bool:
         spec: of the right shape; its names may be unknown.
     """
     dataset, partition, models = spec.data.dataset, spec.data.partition.kind, spec.models
-    if any(model.init for model in models):
+    if any(model.init for model in models) or (spec.devices and spec.devices.fleet.name == "file"):
         return True
     if find_dataset_faults(dataset.name, dataset.params):
         return False  # without facts of the data, neither partition nor model is checked

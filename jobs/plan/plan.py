@@ -63,6 +63,14 @@ class PlannedBytes(FrozenRecord):
     total: Traffic
 
 
+class PlannedClock(FrozenRecord):
+    """Simulated time of a run with devices, from its first rounds."""
+
+    round: float = Field(description="simulated seconds of a round, the mean over the measured rounds")
+    total: float = Field(description="simulated seconds of the run")
+    joules: float = Field(description="energy of the clients in the run")
+
+
 class Measurement(FrozenRecord):
     """The measurement behind a plan."""
 
@@ -88,6 +96,7 @@ class Plan(FrozenRecord):
     memory: PlannedMemory | None = None
     seconds: PlannedSeconds | None = None
     bytes: PlannedBytes | None = None
+    clock: PlannedClock | None = None
     measured: Measurement | None = None
     faster: list[str] = Field(default_factory=list, description="changes that would make the run faster")
     notes: list[str] = Field(default_factory=list, description="limits of the figures")

@@ -36,6 +36,8 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
         del data["data"]["tests"]["also"]
     if spec.curriculum.clients is not None and spec.curriculum.clients.pace == "rounds":
         del data["curriculum"]["clients"]["pace"]
+    if spec.devices is None:
+        del data["devices"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):

@@ -62,6 +62,7 @@ def run_in_process(spec: JobSpec, settings: Settings, listener: RunListener) -> 
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
             stop=StopProgress(experiment.stop) if experiment.stop else None,
+            devices=experiment.devices,
             device=choose_device(spec.resources.server_gpus),
         ):
             if not isinstance(event, RoundResult):

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedsim.base.python_source import embed_sources
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.curriculum_fields import Curriculum
+from jobs.spec.device_fields import DevicesSection
 from jobs.spec.error_messages import (
     MAX_VALUES,
     count_values,
@@ -46,6 +47,10 @@ from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
 
+def _expand_fleet(value: Any) -> Any:
+    return {"fleet": value} if isinstance(value, str) else value
+
+
 class JobSpec(Section):
     """One federated-learning job. `parse_spec` makes one; `model_dump(mode="json")` gives it back as data."""
 
@@ -65,6 +70,10 @@ class JobSpec(Section):
     curriculum: Curriculum = Curriculum()
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
+    devices: Annotated[
+        DevicesSection | None,
+        BeforeValidator(_expand_fleet, json_schema_input_type=str | DevicesSection | None),
+    ] = Field(default=None, description="the clients' devices, for a simulated clock; null: no clock")
     resources: Resources = Resources()
     faults: FaultsSection = FaultsSection()
     checkpoint: Checkpointing = Checkpointing()

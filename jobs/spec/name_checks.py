@@ -14,6 +14,7 @@ from fedsim.models import MODELS
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS
 from fedsim.samplers.samplers import PowerOfChoice
+from jobs.spec.device_checks import find_device_faults
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_local_faults, find_setting_faults, prefix_paths
@@ -36,6 +37,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_sampler_faults(spec),
         *find_curriculum_faults(spec),
         *find_stop_faults(spec),
+        *find_device_faults(spec),
         *_find_public_set_faults(spec),
         *_find_client_test_faults(spec),
         *_find_average_faults(spec),
@@ -69,6 +71,9 @@ def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     if sampler.surveys and not algorithm.deploys_models:
         message = f"{spec.algorithm.name} has no global model, and candidates report their loss under one"
         faults.append(FieldError(path, name, message, "use another sampler, such as oort"))
+    if sampler.needs_clock and spec.devices is None:
+        message = "follows the simulated time, and the run has no clock"
+        faults.append(FieldError(path, name, message, "set devices, such as devices: phones"))
     curriculum = spec.curriculum.clients
     if curriculum is not None and curriculum.batches != "one":
         message = "has no choice, because curriculum.clients.batches: "

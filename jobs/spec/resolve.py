@@ -7,6 +7,7 @@ from typing import Any
 
 from actors.resources import ClusterNode, place_workers, reserve_server_gpu
 from fedsim.algorithms import ALGORITHMS
+from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
@@ -26,6 +27,7 @@ from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
+from jobs.spec.device_checks import find_memory_faults, make_devices
 from jobs.spec.fields import Choice
 from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
@@ -53,6 +55,12 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
     initial, weight_faults = _load_initial_weights(spec, settings, wrong_paths)
     faults += weight_faults
     wrong_paths += [fault.path for fault in weight_faults]
+    devices = None
+    if not any(path.startswith("devices") for path in wrong_paths):
+        try:
+            devices = make_devices(spec, DataRoots(settings.data_roots))
+        except SpecError as error:
+            faults += error.errors
     if not any(path.startswith("data.dataset") for path in wrong_paths):
         try:
             facts = look_up_facts(spec, settings, fetch=fetch)
@@ -63,10 +71,10 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
         if facts is not None:
             faults += find_data_faults(spec, facts, DataRoots(settings.data_roots), wrong_paths)
             nets, model_faults = _make_nets(spec, settings, facts, initial, wrong_paths, fetch=fetch)
-            faults += model_faults
+            faults += model_faults + find_memory_faults(spec, devices, nets)
     if faults:
         raise SpecError(faults)
-    return _build_experiment(spec, settings, nets, initial)
+    return _build_experiment(spec, settings, nets, initial, devices)
 
 
 def find_forbidden_models(spec: JobSpec, settings: Settings) -> list[FieldError]:
@@ -238,7 +246,11 @@ def make_spec_net(
 
 
 def _build_experiment(
-    spec: JobSpec, settings: Settings, nets: Sequence[Net], initial: Sequence[InitialWeights | None]
+    spec: JobSpec,
+    settings: Settings,
+    nets: Sequence[Net],
+    initial: Sequence[InitialWeights | None],
+    devices: Devices | None,
 ) -> Experiment:
     algorithm, stack = make_algorithm(spec), spec.resources.stack
     stack_sizes: tuple[int, ...] = ()
@@ -271,6 +283,7 @@ def _build_experiment(
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,
+        devices=devices,
         stack=stack,
         stack_sizes=stack_sizes,
         graphs=spec.resources.graphs,

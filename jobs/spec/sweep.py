@@ -44,7 +44,7 @@ GROUP = "group"
 
 NAMED_FIELDS = (
     *("algorithm", "model", "data.dataset", "data.partition"),
-    *("clients.sampler", "local.optimizer", "local.schedule"),
+    *("clients.sampler", "local.optimizer", "local.schedule", "devices.fleet", "devices.policy"),
 )
 """Fields whose value is a name of its own: `fedprox` says more than `algorithm=fedprox`."""
 

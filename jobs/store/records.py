@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from fedsim.base.costs import Cost, Traffic
+from fedsim.base.costs import ClockReading, Cost, Traffic
 from fedsim.engine.stopping import RunEnd
 from jobs.store.states import FailureReason, JobState
 
@@ -92,6 +92,7 @@ class RoundRecord(FrozenRecord):
         metrics: results by name; a value that is not finite is null.
         engine: the pool that computed the round.
         method: the algorithm's own figures for the round.
+        clock: simulated seconds and energy; missing in a run without `devices`.
         end: of the last round of a run with `stop`: why the run ended, and of which round its result is.
     """
 
@@ -107,6 +108,7 @@ class RoundRecord(FrozenRecord):
     engine: Engine
     method: FreeForm = {}
     end: RunEnd | None = None
+    clock: ClockReading | None = Field(default=None, exclude_if=lambda clock: clock is None)
 
     def digests(self) -> StateDigests:
         """Return the digests of the round."""

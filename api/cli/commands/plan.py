@@ -11,7 +11,7 @@ from api.cli.commands.options import Format, FormatOption, SetOption, SpecArgume
 from api.reports.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from jobs.plan.plan import Plan, PlannedSeconds
+    from jobs.plan.plan import Plan, PlannedMemory, PlannedSeconds
 
 DOES_NOT_FIT = 3
 
@@ -68,17 +68,25 @@ def format_plan(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield "cohort", cohort, f"cohort {cohort} of {plan.clients.total:,} clients; at most {most} per worker"
     if (plan.stack or 1) > 1:
         yield "stack size", str(plan.stack), "in each worker"
-    if memory := plan.memory:
-        data = f"plus {format_bytes(memory.shared)} of data on each node"
-        yield "memory of a worker", format_bytes(memory.worker), data
-        if memory.gpu is not None and memory.gpu_cap is not None:
-            yield "GPU memory of a worker", format_bytes(memory.gpu), f"limit {format_bytes(memory.gpu_cap)}"
+    if plan.memory:
+        yield from _format_memory(plan.memory)
     if plan.seconds:
         yield from _format_seconds(plan, plan.seconds)
+    if plan.clock:
+        yield "simulated time of a round", format_duration(plan.clock.round), ""
+        energy = f"if all rounds are as the first ones; the clients take {plan.clock.joules:.3g} J"
+        yield "simulated time of the run", format_duration(plan.clock.total), energy
     if plan.bytes:
         for name, traffic in (("a round", plan.bytes.round), ("the run", plan.bytes.total)):
             ways = f"{format_bytes(traffic.down)} down, {format_bytes(traffic.up)} up"
             yield f"traffic of {name}", format_bytes(traffic.down + traffic.up), ways
+
+
+def _format_memory(memory: PlannedMemory) -> Iterator[tuple[str, str, str]]:
+    data = f"plus {format_bytes(memory.shared)} of data on each node"
+    yield "memory of a worker", format_bytes(memory.worker), data
+    if memory.gpu is not None and memory.gpu_cap is not None:
+        yield "GPU memory of a worker", format_bytes(memory.gpu), f"limit {format_bytes(memory.gpu_cap)}"
 
 
 def _format_seconds(plan: Plan, seconds: PlannedSeconds) -> Iterator[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ import { curveColour, dash, faint } from "../colours.js";
 import { copy } from "../clipboard.js";
 import { save } from "../download.js";
 import { button, element, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
-import { AXES } from "../records.js";
+import { AXES, listAxes } from "../records.js";
 import { get, jobPath, request } from "../service.js";
 import { notice, repeat, withToken } from "../session.js";
 import { FINAL, formatMetricName } from "../formatting.js";
@@ -47,7 +47,7 @@ class Comparison {
     this.picker = picker({ chosen: () => this.ids, signal: this.signal, change: (ids) => this.take(ids) });
     this.metrics = select([], "", (value) => this.set({ chosen: value, target: "" }), { name: "metric" });
     this.baselines = select([], "", (value) => this.set({ against: value }), { name: "against" });
-    const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
+    this.axes = select([], this.along, (value) => this.set({ along: value }), { name: "along" });
     this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal", "aria-describedby": "target-fault",
       on: { change: () => this.set({ target: this.aim.value.trim() }) } });
     this.fault = element("p", { class: "fault", id: "target-fault", role: "status" });
@@ -59,7 +59,7 @@ class Comparison {
     this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Comparison table" });
     this.charted = element("section", { class: "curves", "aria-labelledby": "compare-head" },
       element("div", { class: "title" }, element("h2", { id: "compare-head" }, "Curves"), element("div", { class: "controls" },
-        wrapWithLabel("Metric", this.metrics), wrapWithLabel("Horizontal axis", along), wrapWithLabel("Target", this.aim),
+        wrapWithLabel("Metric", this.metrics), wrapWithLabel("Horizontal axis", this.axes), wrapWithLabel("Target", this.aim),
         wrapWithLabel("Mean over seeds", seeds, { class: "labelled beside" }),
         element("div", { class: "row" }, ["svg", "png"].map((format) => button(`Save ${format.toUpperCase()}`, () => this.savePicture(format),
           { data: { picture: format } }))))),
@@ -169,6 +169,8 @@ class Comparison {
     [this.charted, this.figures].forEach((section) => show(section, this.groups.length > 0));
     if (!found) return;
     offer(this.metrics, [...new Set([found.metric, ...found.metrics])].map((name) => [name, formatMetricName(name)]), found.metric);
+    const hasDevices = AXES[this.along].needsDevices || this.groups.some(({ clock }) => clock);
+    offer(this.axes, listAxes(hasDevices).map(([key, { name }]) => [key, name]), this.along);
     offer(this.baselines, this.groups.map(({ name }) => [name, name]), found.baseline);
     this.tellTarget(Boolean(this.target) && !this.hasTarget);
     if (!this.hasTarget) this.aim.placeholder = found.target === null ? "" : found.target.toFixed(4);

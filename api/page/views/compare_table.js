@@ -2,7 +2,7 @@
 
 import { curveVariable } from "../colours.js";
 import { element } from "../element.js";
-import { bytes, count, measure, formatMetricName, span } from "../formatting.js";
+import { bytes, count, measure, formatMetricName, number, span } from "../formatting.js";
 
 // The scores of a group; a score has a column if any group has it.
 const listScores = (groups, last) => [["final", "last round"], ["last_rounds", `mean of the last ${last}`], ["validated", "best by validation"]]
@@ -13,16 +13,18 @@ export function comparisonTable(groups, { metric, target, last, baseline, lines 
   const aim = target === null ? "the target" : measure(metric, target);
   const scores = listScores(groups, last);
   const compared = scores.filter(([key]) => groups.some((group) => group[key]?.difference));
+  const hasDevices = groups.some(({ clock }) => clock);
   const heads = [
     ...scores.map(([, title]) => title), ...compared.map(([, title]) => `difference, ${title}`),
     "best on test", `rounds to ${aim}`, `traffic to ${aim}`, `computing time to ${aim}`, "traffic", "computing time",
+    ...(hasDevices ? [`simulated time to ${aim}`, `energy to ${aim}`, "simulated time", "energy"] : []),
   ];
   const rows = groups.map((group, index) => {
     const own = lines.find(({ run }) => run === group.runs[0]);
     const label = group.members.length === 1 ? element("a", { href: `#/jobs/${own.run}`, title: jobs.get(own.run)?.name ?? own.name }, group.name) : group.name;
     const texts = [
       ...scores.map(([key]) => formatScore(metric, group[key])), ...compared.map(([key]) => formatDifference(metric, group, key, baseline)),
-      ...listCosts(group, own, metric, target),
+      ...listCosts(group, own, metric, target), ...(hasDevices ? listSimulatedCosts(group) : []),
     ];
     return element("tr", { class: group.final?.is_best ? "best" : null }, element("th", { scope: "row" }, swatch(index), label, group.note), texts.map((text) => element("td", {}, text)));
   });
@@ -52,6 +54,13 @@ function listCosts({ runs, best, cost_to_target: { rounds, bytes: traffic, secon
     rounds ? size(rounds, (value) => count(Math.round(value))) + missedBy : target === null ? "–" : "not reached",
     size(traffic, bytes), size(seconds, span), size(group.bytes, bytes), size(group.seconds, span),
   ];
+}
+
+// Simulated seconds and joules, to the target and of the whole run.
+function listSimulatedCosts({ clock, joules, cost_to_target: target }) {
+  const size = (found, write) => (found ? formatSpread(found, write, true) : "–");
+  const energy = (value) => `${number(value)} J`;
+  return [size(target.clock, span), size(target.joules, energy), size(clock, span), size(joules, energy)];
 }
 
 function formatSpread({ mean, deviation }, write, isCost = false) {

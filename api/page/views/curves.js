@@ -4,7 +4,7 @@ import { axis, Chart } from "../chart.js";
 import { curveColour } from "../colours.js";
 import { element, wrapWithLabel, select, show } from "../element.js";
 import { listMethodChanges } from "../method_curves.js";
-import { AXES, choices, sides } from "../records.js";
+import { AXES, choices, listAxes, sides } from "../records.js";
 import { accuracy, FINAL, number } from "../formatting.js";
 import { makeChangeList, makeChangeShapes, makeChangeTrace, plainText } from "./method_changes.js";
 
@@ -28,7 +28,7 @@ export function curves(records, job, signal) {
   const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
   const beside = select([[NONE, "none"]], NONE, (value) => set({ beside: value }), { name: "beside" });
   const besides = wrapWithLabel("Second axis", beside, { hidden: true });
-  const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
+  const along = select(listAxes(false).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
   const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => set({ whole: whole.checked }) } });
   const scale = wrapWithLabel("Scale from 0 to 1", whole, { class: "labelled beside" });
   const root = element("section", { class: "curves", "aria-labelledby": "curves-head" },
@@ -42,6 +42,7 @@ export function curves(records, job, signal) {
     const aside = sides(records);
     const key = chosen.what ?? findFirstCurve(all, records);
     offer(what, all, key);
+    offer(along, Object.fromEntries(listAxes(Boolean(records.last?.clock))), chosen.along);
     // The second axis shows a value of the algorithm at first, such as the number of frozen clients or a temperature.
     const side = chosen.beside ?? Object.keys(aside).find((key) => OF_CLIENTS.test(key)) ?? Object.keys(aside)[0] ?? NONE;
     offer(beside, { [NONE]: { name: "none" }, ...aside }, side);

@@ -45,7 +45,7 @@ function listScores(job, records) {
   ];
 }
 
-function costs({ state }, { all, bytes: sent, seconds: taken, last }) {
+function costs({ state }, { all, bytes: sent, seconds: taken, joules, last }) {
   if (!last) return [["rounds", FINAL.has(state) ? "none" : "none yet"]];
   const cost = all.some((record) => record.cost);
   const sum = (key) => all.reduce((total, record) => total + (record.cost?.[key] ?? 0), 0);
@@ -57,6 +57,8 @@ function costs({ state }, { all, bytes: sent, seconds: taken, last }) {
     personal ? ["extra traffic down for the personal evaluation", bytes(personal)] : ["", null],
     ["computing time", span(taken.at(-1))],
     ["mean time of a round", span(taken.at(-1) / all.length)],
+    last.clock ? ["simulated time", span(last.clock.total)] : ["", null],
+    last.clock ? ["energy of the clients", `${number(joules.at(-1))} J`] : ["", null],
     cost ? ["parameter updates", number(sum("updates"))] : ["", null],
     cost ? ["FLOPs", flops(sum("flops"))] : ["", null],
     last.cost?.tuning_flops ? ["FLOPs of fine-tuning", flops(sum("tuning_flops"))] : ["", null],

@@ -71,7 +71,7 @@ function renderPlan(plan) {
   return [head, element("dl", { class: "pairs" }, pairs), notes.length ? element("ul", {}, notes) : null].filter(Boolean);
 }
 
-function figures({ clients, workers, device, seconds, bytes: traffic, memory, rounds, nodes }) {
+function figures({ clients, workers, device, seconds, bytes: traffic, clock, memory, rounds, nodes }) {
   const found = [["cohort", `${count(clients.per_round)} of ${count(clients.total)} clients`]];
   if (workers) found.push(["workers", `${workers}, at most ${clients.per_worker} ${clients.per_worker === 1 ? "client" : "clients"} each per round`]);
   if (device) found.push(["device", device === "cuda" ? "GPU" : "CPU"]);
@@ -84,6 +84,7 @@ function figures({ clients, workers, device, seconds, bytes: traffic, memory, ro
     found.push(["traffic down per round", bytes(traffic.round.down)], ["traffic up per round", bytes(traffic.round.up)]);
     found.push(["traffic of the run", bytes(traffic.total.down + traffic.total.up)]);
   }
+  if (clock) found.push(["simulated time of a round", span(clock.round)], ["simulated time of the run", span(clock.total)]);
   if (memory) found.push(["memory of a worker", bytes(memory.worker)], ["memory of the data on each node", bytes(memory.shared)]);
   if (memory?.gpu) found.push(["GPU memory of a worker", bytes(memory.gpu)]);
   nodes.forEach((node) => found.push([node.name, `${node.cpus} CPU, ${node.gpus} GPU: ${node.fit} workers fit`]));

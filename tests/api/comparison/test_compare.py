@@ -14,6 +14,8 @@ from api.comparison.compare import compare_runs
 from api.comparison.compared_run import ComparedRun
 from api.comparison.records import RunCost
 from api.comparison.run_scores import RoundScore
+from api.reports.comparison_tables import make_cost_table
+from fedsim.base.costs import ClockReading
 from fedsim.errors import RequestError
 from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round
@@ -47,6 +49,37 @@ def test_runs_are_held_against_the_worst_of_their_last_values() -> None:
         RunCost(1, 3000, 0.5),
     )
     assert (a.rounds, a.bytes, a.seconds, b.rounds, b.bytes, b.seconds) == (3, 9000, 1.5, 4, 12000, 2.0)
+
+
+def timed(name: str, *readings: tuple[float, float]) -> ComparedRun:
+    """Rounds with these simulated seconds so far and joules, and rising accuracies."""
+    records = [
+        a_round(number, global_accuracy=number / 10).model_copy(
+            update={"clock": ClockReading(total=total, round=0.0, joules=joules)}
+        )
+        for number, (total, joules) in enumerate(readings, start=1)
+    ]
+    return ComparedRun(name, name, records)
+
+
+def test_simulated_seconds_and_joules_to_the_target() -> None:
+    runs = [timed("a", (5.0, 1.0), (9.0, 2.0), (20.0, 4.0)), run("b", 0.1, 0.2)]
+    found = compare_runs(runs, target=0.2, along="clock")
+    a, b = found.groups
+    assert a.cost_to_target.clock is not None
+    assert a.cost_to_target.joules is not None
+    assert (a.cost_to_target.clock.mean, a.cost_to_target.joules.mean) == (9.0, 3.0)
+    assert a.clock is not None
+    assert a.joules is not None
+    assert (a.clock.mean, a.joules.mean) == (20.0, 7.0)
+    assert b.clock is b.cost_to_target.clock is None
+    assert a.curve.x == [5.0, 9.0, 20.0]
+    assert compare_runs(runs, along="joules").groups[0].curve.x == [1.0, 3.0, 7.0]
+    heads, (first, second) = make_cost_table(found)
+    assert dict(zip(heads, first, strict=True))["simulated time to 0.2 (s)"].startswith("9")
+    assert first[-1].startswith("7")
+    assert second[-1] == "–"
+    assert "simulated time (s)" not in make_cost_table(compare_runs(runs[1:]))[0]
 
 
 def regression(name: str, *errors: float) -> ComparedRun:

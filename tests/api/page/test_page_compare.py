@@ -13,7 +13,7 @@ from scipy import stats
 
 from api.comparison.compare import compare_runs
 from api.comparison.compared_run import ComparedRun
-from fedsim.base.costs import Cost
+from fedsim.base.costs import ClockReading, Cost
 from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd
 from jobs.local_ray.cluster import Share
@@ -55,6 +55,29 @@ def cells(browser: Browser) -> list[list[str]]:
     script = """return [...document.querySelectorAll("#compared tbody tr")]
         .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
     return browser.script(script)  # type: ignore[no-any-return]
+
+
+def test_jobs_with_devices_have_simulated_axes(browser: Browser, service: RunningService) -> None:
+    ids = []
+    for has_devices in (True, False):
+        job = service.running(name="x", algorithm="fedavg", seed=1, rounds=2)
+        for number in (1, 2):
+            reading = ClockReading(total=30.0 * number, round=30.0, joules=5.0) if has_devices else None
+            service.store.add_round(job.id, a_round(number).model_copy(update={"clock": reading}))
+        service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        ids.append(job.id)
+    axes = "return [...document.querySelector('[name=along]')?.options ?? []].map((each) => each.value)"
+    browser.open(f"{service.url}/#/compare?jobs={ids[1]}")
+    until(lambda: len(cells(browser)) == 1)
+    assert browser.script(axes) == ["rounds", "bytes", "seconds", "updates", "flops"]
+    browser.open(f"{service.url}/#/compare?jobs={ids[0]}&along=clock")
+    until(lambda: browser.text("#compare-chart .xtitle") == "simulated time (s)")
+    assert browser.script("return document.getElementById('compare-chart').data[0].x") == [30, 60]
+    assert cells(browser)[0][-2:] == ["1 min", "10 J"]
+    browser.open(f"{service.url}/#/jobs/{ids[0]}")
+    until(lambda: browser.script(axes)[-2:] == ["clock", "joules"])
+    browser.choose('[name="along"]', "joules")
+    until(lambda: browser.text("#chart .xtitle").startswith("energy of the clients (J)"))
 
 
 def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:

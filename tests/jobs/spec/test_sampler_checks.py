@@ -21,7 +21,7 @@ def spec_with(sampler: Any, **fields: Any) -> JobSpec:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_is_made_from_its_name(name: str, settings: Settings) -> None:
-    spec = spec_with(name, curriculum={"clients": {}})
+    spec = spec_with(name, curriculum={"clients": {}}, devices="phones")
     algorithm: Any = resolve_spec(spec, settings).algorithm
     assert isinstance(algorithm.base, CohortSampling) == (name != "uniform")
     assert describe_experiment(spec)["clients"].get("sampler", {"name": "uniform"})["name"] == name
@@ -44,6 +44,8 @@ def test_its_parameters_reach_it() -> None:
             "clients.sampler.candidates",
             "to 20, all",
         ),
+        ("day_night", {}, "clients.sampler", "set devices"),
+        ("markov", {}, "clients.sampler", "set devices"),
         ("oort", {"algorithm": "fedcl"}, "clients.sampler", "fedcl chooses its clients itself"),
         ("power_of_choice", {"algorithm": "fedper"}, "clients.sampler", "has no global model"),
         ("oort", {"curriculum": {"clients": {"batches": "all"}}}, "clients.sampler", "use batches: one"),
