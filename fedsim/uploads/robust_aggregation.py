@@ -1,0 +1,133 @@
+"""RobustAggregation: any algorithm that averages models, with another rule in place of the mean.
+
+Wire:
+    down, keeps  the base algorithm's
+    up      the base algorithm's payloads, each GATHER in place of MEAN or SUM: the bytes on the network are
+    the
+            same, and inside the cluster every client's model travels to the server
+    server  base      the base algorithm's state
+            history   with FoolsGold: the sum of each client's updates, float64
+            record    of the last round
+
+The rule combines whole updates, over all payloads together. The base algorithm then gets the combined
+update as its mean; a SUM is this mean times the number of clients. Clients without weight, such as those
+without examples, do not count. Clients of different architectures are combined apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsim.base import rng, tree
+from fedsim.core import Context, ReducedUpdates, Reduction
+from fedsim.core.wrapper import StatefulWrapper, WrapperState
+from fedsim.uploads.aggregators import Aggregator, Combined, describe_weights, put_in_buckets
+from fedsim.uploads.model_updates import read_update, require_model_updates, write_update
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustAggregationState(WrapperState):
+    """The server state.
+
+    Attributes:
+        history: {client: the sum of its updates, float64 `[d]`}; {} for a rule that does not need it.
+        record: {client: share} of the clients in the last round's update; {} for a rule without shares.
+    """
+
+    history: Mapping[str, Tensor]
+    record: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustAggregation(StatefulWrapper):
+    """Any algorithm whose uploads are model updates, with a robust rule in place of the mean.
+
+    Attributes:
+        base: the algorithm.
+        aggregator: the rule.
+
+    Raises:
+        ValueError: if the uploads of the base algorithm are no model updates.
+    """
+
+    aggregator: Aggregator
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_model_updates(self.base)
+        object.__setattr__(self, "uploads", dict.fromkeys(self.base.uploads, Reduction.GATHER))
+
+    def init_server_state(self, ctx: Context) -> Any:
+        """The base algorithm's state, without a history."""
+        return RobustAggregationState(base=self.base.init_server_state(ctx), history={}, record={})
+
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        """The base algorithm's state after the combined update."""
+        found = dict[str, Any]()
+        for number, each in ctx.architectures.items():
+            places = [
+                place
+                for place, client in enumerate(reduced.clients)
+                if client % len(ctx.nets) == each.architecture and reduced.weights[place] > 0
+            ]
+            if places:
+                found[number], state = self._combine(each, state, reduced, places)
+        payloads = {
+            name: found.get("0", {}).get(name, {})
+            if len(ctx.nets) == 1
+            else {number: payload[name] for number, payload in found.items()}
+            for name in self.uploads
+        }
+        return super().aggregate(ctx, state, replace(reduced, payloads=payloads))
+
+    def _combine(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates, places: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Return the reduced payloads of the clients at these places, and the state with their record."""
+        kinds, broadcast = self.base.uploads, self.base.broadcast(ctx, state.base)
+        sent = [read_update(kinds, broadcast, {n: reduced[n][place] for n in kinds}) for place in places]
+        clients = tuple(reduced.clients[place] for place in places)
+        updates = torch.stack([tree.flatten(update) for update in sent])
+        weights = torch.tensor([reduced.weights[place] for place in places], dtype=torch.float64)
+        history = dict(state.history)
+        if self.aggregator.needs_history:
+            for client, update in zip(clients, updates, strict=True):
+                history[str(client)] = history[str(client)] + update if str(client) in history else update
+        sums = torch.stack([history[str(client)] for client in clients]) if history else updates
+        combined = self._apply_rule(ctx, updates, weights, sums)
+        change = tree.unflatten(combined.update, tree.layout(sent[0]))
+        for name, kind in kinds.items():
+            if kind is Reduction.SUM:
+                change[name] = tree.scale(change[name], float(len(places)))
+        record = {} if combined.weights is None else describe_weights(combined.weights, clients)
+        state = replace(state, history=history, record={**_drop_old(state.record, ctx), **record})
+        return write_update(kinds, broadcast, change), state
+
+    def _apply_rule(self, ctx: Context, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+        """Apply the rule to the updates, or to the means of buckets of them."""
+        size = self.aggregator.bucket_size
+        if size == 1:
+            return self.aggregator.combine(updates, weights, history)
+        drawn = rng.stream(ctx.seed, "buckets", ctx.round, ctx.architecture).permutation(len(updates))
+        means, masses, buckets = put_in_buckets(updates, weights, torch.from_numpy(drawn), size)
+        found = self.aggregator.combine(means, masses, means)
+        if found.weights is None:
+            return found
+        return found._replace(weights=found.weights[buckets] * weights / masses[buckets])
+
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The base algorithm's record, and the share of each client in the update."""
+        said: Mapping[str, Any] = super().describe_round(ctx, state)
+        return {**said, "client_shares": dict(state.record)} if state.record else said
+
+
+def _drop_old(record: Mapping[str, float], ctx: Context) -> Mapping[str, float]:
+    """Return the part of a record that is of this round: that of the architectures before this one."""
+    return {
+        client: share for client, share in record.items() if int(client) % len(ctx.nets) < ctx.architecture
+    }

@@ -1,0 +1,30 @@
+"""Attacks and robust rules on workers: the digests, the traffic and the records of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.actor_group import ActorGroup
+from actors.ray_pool import RayPool
+from fedsim.algorithms import Scaffold
+from fedsim.core import Algorithm
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.uploads import AGGREGATORS, ATTACKS, AttackedClients, RobustAggregation
+from tests.fedsim.federations import federation
+
+ROBUST = {name: RobustAggregation(base=Scaffold(), aggregator=AGGREGATORS[name]()) for name in AGGREGATORS}
+ATTACKED = {
+    name: AttackedClients(base=ROBUST["median"], attack=attack(share=0.4)) for name, attack in ATTACKS.items()
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ROBUST, *ATTACKED])
+def test_workers_give_the_same_rounds(name: str, actor_group: ActorGroup) -> None:
+    algorithm: Algorithm = {**ROBUST, **ATTACKED}[name]
+    population = federation(cohort_size=6)
+    expected = simulate(algorithm, population, SerialPool(algorithm, population))
+    found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))
+    for one, other in zip(found, expected, strict=True):
+        assert (one.digest, one.traffic, one.method) == (other.digest, other.traffic, other.method)
