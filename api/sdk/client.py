@@ -80,6 +80,8 @@ class FedSimClient(BaseClient[httpx.BaseTransport]):
     datasets = run_blocking(ClientMethods.datasets)
     partitions = run_blocking(ClientMethods.partitions)
     samplers = run_blocking(ClientMethods.samplers)
+    attacks = run_blocking(ClientMethods.attacks)
+    aggregators = run_blocking(ClientMethods.aggregators)
     optimizers = run_blocking(ClientMethods.optimizers)
     schedules = run_blocking(ClientMethods.schedules)
     presets = run_blocking(ClientMethods.presets)

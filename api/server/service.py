@@ -40,7 +40,15 @@ PLAN_SECONDS = 300.0
 """Time limit of a plan: data that has to be unpacked first may take minutes."""
 
 CatalogueKind = Literal[
-    "algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules"
+    "algorithms",
+    "models",
+    "datasets",
+    "partitions",
+    "samplers",
+    "attacks",
+    "aggregators",
+    "optimizers",
+    "schedules",
 ]
 
 

@@ -63,6 +63,14 @@ class JobSpec(Section):
     local: LocalSection = LocalSection()
     algorithm: Named = Field(description="an algorithm, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
+    attack: Named | None = Field(
+        default=None,
+        description="what malicious clients do, with its parameters: such as {name: sign_flip, share: 0.2}",
+    )
+    aggregation: Named | None = Field(
+        default=None,
+        description="a robust rule in place of the mean of the clients' models, such as krum or median",
+    )
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
     resources: Resources = Resources()

@@ -23,6 +23,8 @@ from fedsim.models import MODELS, make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
+from fedsim.uploads import AGGREGATORS, ATTACKS, Attack, AttackedClients, RobustAggregation
+from fedsim.uploads.aggregators import Mean
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
@@ -269,6 +271,7 @@ def _build_experiment(
         evaluate_every=spec.evaluation.every,
         metrics=tuple(spec.evaluation.metrics or ()),
         validation=spec.evaluation.validation,
+        attack=_make_attack(spec),
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,
         stack=stack,
@@ -278,13 +281,14 @@ def _build_experiment(
 
 
 def make_algorithm(spec: JobSpec) -> Algorithm:
-    """Make the spec's algorithm; a sampler, curricula, a schedule by results and an average wrap it."""
+    """Make the spec's algorithm with its wrappers, such as curricula, attacks, a sampler and an average."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
     if layers is not None:
         algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
+    algorithm = _wrap_uploads(spec, algorithm)
     sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
@@ -298,6 +302,20 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     if (average := spec.evaluation.average) is not None:
         algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
     return algorithm
+
+
+def _wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
+    """Wrap the algorithm with what happens to uploads: a robust rule on the server, attacks of clients."""
+    attack, rule = _make_attack(spec), spec.aggregation
+    if rule is not None:
+        algorithm = RobustAggregation(base=algorithm, aggregator=AGGREGATORS[rule.name](**rule.params))
+    elif attack is not None and attack.colludes:
+        algorithm = RobustAggregation(base=algorithm, aggregator=Mean())
+    return algorithm if attack is None else AttackedClients(base=algorithm, attack=attack)
+
+
+def _make_attack(spec: JobSpec) -> Attack | None:
+    return None if spec.attack is None else ATTACKS[spec.attack.name](**spec.attack.params)
 
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:

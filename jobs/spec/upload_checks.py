@@ -1,0 +1,96 @@
+"""Checks of `attack` and `aggregation`: names, parameters, and what they do not go together with."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from fedsim.algorithms import ALGORITHMS
+from fedsim.data import PARTITIONS
+from fedsim.errors import FieldError
+from fedsim.uploads import AGGREGATORS, ATTACKS
+from fedsim.uploads.attacks import Backdoor
+from fedsim.uploads.model_updates import explain_other_uploads
+from jobs.spec.dataset_facts import DatasetFacts
+from jobs.spec.job_spec import JobSpec
+from jobs.spec.local_checks import find_setting_faults
+
+
+def find_upload_faults(spec: JobSpec) -> list[FieldError]:
+    """Find wrong attacks and rules, and an algorithm or a cohort that they do not suit.
+
+    Args:
+        spec: of the right shape.
+    """
+    return [*_find_aggregation_faults(spec), *_find_attack_faults(spec)]
+
+
+def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:
+    chosen = spec.aggregation
+    if chosen is None:
+        return []
+    if faults := find_setting_faults("aggregation", chosen, AGGREGATORS):
+        return faults
+    faults, rule = (
+        _find_algorithm_faults(spec, "aggregation", chosen.name),
+        AGGREGATORS[chosen.name](**chosen.params),
+    )
+    if rule.needs_history and rule.bucket_size > 1:
+        message = f"has no meaning with {chosen.name}, which compares single clients"
+        faults.append(FieldError("aggregation.bucket_size", rule.bucket_size, message, "leave it out"))
+    updates = ceil(spec.clients.cohort_size / rule.bucket_size)
+    if reason := rule.explain_too_few(updates):
+        hint = "make the cohort larger (clients.fraction), or use median or trimmed_mean"
+        faults.append(FieldError("aggregation", chosen.name, reason, hint))
+    return faults
+
+
+def _find_attack_faults(spec: JobSpec) -> list[FieldError]:
+    chosen = spec.attack
+    if chosen is None:
+        return []
+    if faults := find_setting_faults("attack", chosen, ATTACKS):
+        return faults
+    attack = ATTACKS[chosen.name](**chosen.params)
+    faults = _find_algorithm_faults(spec, "attack", chosen.name) if attack.changes_updates else []
+    entry = PARTITIONS.get(spec.data.partition.kind)
+    if attack.poisons_examples and entry is not None and entry.shares_examples:
+        message = (
+            f"clients of a {spec.data.partition.kind} partition share examples, and attackers change theirs"
+        )
+        faults.append(FieldError("attack", chosen.name, message, "use another partition"))
+    return faults
+
+
+def _find_algorithm_faults(spec: JobSpec, section: str, name: str) -> list[FieldError]:
+    """Find an algorithm whose uploads are no model updates."""
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    reason = "" if algorithm is None else explain_other_uploads(algorithm)
+    if not reason:
+        return []
+    message = f"does not go together with {spec.algorithm.name}: {reason}"
+    return [
+        FieldError(
+            section, name, message, "choose an algorithm whose clients send models alone, such as fedavg"
+        )
+    ]
+
+
+def find_poisoning_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
+    """Find an attack on examples that does not suit the labels or the inputs of the data set."""
+    chosen = spec.attack
+    if chosen is None or chosen.name not in ATTACKS:
+        return []
+    attack = ATTACKS[chosen.name](**chosen.params)
+    if not attack.poisons_examples:
+        return []
+    dataset = spec.data.dataset.name
+    if facts.task != "classes":
+        message = f"changes the class of examples, and those of {dataset} have no single class"
+        return [FieldError("attack", chosen.name, message, "use an attack on updates, such as sign_flip")]
+    if isinstance(attack, Backdoor) and len(facts.input_shape) != 3:
+        message = f"puts a square into images, and {dataset} has none"
+        return [FieldError("attack", chosen.name, message, "use an attack on updates, such as sign_flip")]
+    if isinstance(attack, Backdoor) and attack.target >= facts.num_classes:
+        hint = f"the classes are 0 to {facts.num_classes - 1}"
+        return [FieldError("attack.target", attack.target, "is no class of the data set", hint)]
+    return []
