@@ -18,7 +18,7 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Reduction
 
-ModelUpdate: TypeAlias = dict[str, Tree]
+ModelUpdate: TypeAlias = Mapping[str, Tree]
 """{payload name: float64 tree of changes}."""
 
 MODEL = "params"

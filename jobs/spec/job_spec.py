@@ -42,6 +42,7 @@ from jobs.spec.fields import (
     Whole,
     make_fault,
 )
+from jobs.spec.privacy_fields import PrivacySection
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
@@ -70,6 +71,9 @@ class JobSpec(Section):
     aggregation: Named | None = Field(
         default=None,
         description="a robust rule in place of the mean of the clients' models, such as krum or median",
+    )
+    privacy: PrivacySection | None = Field(
+        default=None, description="differential privacy for each client; null: none"
     )
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()

@@ -17,6 +17,7 @@ from fedsim.samplers.samplers import PowerOfChoice
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_local_faults, find_setting_faults, prefix_paths
+from jobs.spec.privacy_checks import find_privacy_faults
 from jobs.spec.stop_checks import find_stop_faults
 from jobs.spec.upload_checks import find_upload_faults
 
@@ -37,6 +38,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_sampler_faults(spec),
         *find_curriculum_faults(spec),
         *find_upload_faults(spec),
+        *find_privacy_faults(spec),
         *find_stop_faults(spec),
         *_find_public_set_faults(spec),
         *_find_client_test_faults(spec),

@@ -25,6 +25,7 @@ from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
 from fedsim.uploads import AGGREGATORS, ATTACKS, Attack, AttackedClients, RobustAggregation
 from fedsim.uploads.aggregators import Mean
+from fedsim.uploads.private_updates import AdaptiveClip, PrivateUpdates, explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
@@ -33,6 +34,7 @@ from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.local_checks import make_schedule, prefix_paths
 from jobs.spec.name_checks import find_name_faults
+from jobs.spec.privacy_checks import find_spec_noise
 
 
 def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> Experiment:
@@ -208,6 +210,9 @@ def _find_net_faults(spec: JobSpec, algorithm: Algorithm, net: Net) -> list[Fiel
     if (layers := spec.curriculum.layers) is not None:
         wrapper = LayerCurriculum(base=algorithm, **layers.model_dump())
         faults += prefix_paths("curriculum.layers", wrapper.check_openings(net))
+    if spec.privacy is not None and (reason := explain_unsuitable_nets([net])):
+        message, hint = f"does not suit privacy: {reason}", "choose a model without batch normalisation"
+        faults.append(FieldError("model.name", spec.models[0].name, message, hint))
     return faults
 
 
@@ -305,13 +310,26 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
 
 
 def _wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
-    """Wrap the algorithm with what happens to uploads: a robust rule on the server, attacks of clients."""
+    """Wrap the algorithm with what happens to uploads: a robust rule, attacks, and privacy around them."""
     attack, rule = _make_attack(spec), spec.aggregation
     if rule is not None:
         algorithm = RobustAggregation(base=algorithm, aggregator=AGGREGATORS[rule.name](**rule.params))
     elif attack is not None and attack.colludes:
         algorithm = RobustAggregation(base=algorithm, aggregator=Mean())
-    return algorithm if attack is None else AttackedClients(base=algorithm, attack=attack)
+    if attack is not None:
+        algorithm = AttackedClients(base=algorithm, attack=attack)
+    if (privacy := spec.privacy) is None:
+        return algorithm
+    adaptive = privacy.adaptive_clip
+    return PrivateUpdates(
+        base=algorithm,
+        kind=privacy.kind,
+        clip=privacy.clip,
+        noise_multiplier=find_spec_noise(spec),
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        adaptive=None if adaptive is None else AdaptiveClip(**adaptive.model_dump()),
+    )
 
 
 def _make_attack(spec: JobSpec) -> Attack | None:
@@ -320,7 +338,9 @@ def _make_attack(spec: JobSpec) -> Attack | None:
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:
     """Return whether each round of the spec depends on the number of rounds of the run."""
-    return make_algorithm(spec).depends_on_num_rounds() or make_schedule(spec).depends_on_num_rounds()
+    finds_noise = spec.privacy is not None and spec.privacy.noise_multiplier is None
+    algorithm, schedule = make_algorithm(spec), make_schedule(spec)
+    return finds_noise or algorithm.depends_on_num_rounds() or schedule.depends_on_num_rounds()
 
 
 def _make_local_training(spec: JobSpec) -> LocalTraining:
