@@ -82,6 +82,7 @@ class FedSimClient(BaseClient[httpx.BaseTransport]):
     samplers = run_blocking(ClientMethods.samplers)
     attacks = run_blocking(ClientMethods.attacks)
     aggregators = run_blocking(ClientMethods.aggregators)
+    compressors = run_blocking(ClientMethods.compressors)
     optimizers = run_blocking(ClientMethods.optimizers)
     schedules = run_blocking(ClientMethods.schedules)
     presets = run_blocking(ClientMethods.presets)

@@ -226,8 +226,8 @@ class ClientMethods:
         """List the names that a spec can use.
 
         Args:
-            kind: algorithms, models, datasets, partitions, samplers, attacks, aggregators, optimizers,
-                schedules or presets.
+            kind: algorithms, models, datasets, partitions, samplers, attacks, aggregators, compressors,
+                optimizers, schedules or presets.
 
         Returns:
             One entry for each name.
@@ -268,6 +268,10 @@ class ClientMethods:
     async def aggregators(self) -> list[dict[str, Any]]:
         """List the robust rules of aggregation, each with the JSON schema of its parameters."""
         return await self.catalogue("aggregators")
+
+    async def compressors(self) -> list[dict[str, Any]]:
+        """List the compressors of what clients send, each with the JSON schema of its parameters."""
+        return await self.catalogue("compressors")
 
     async def optimizers(self) -> list[dict[str, Any]]:
         """List the optimizers of local steps, each with the JSON schema of its parameters."""

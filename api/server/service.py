@@ -47,6 +47,7 @@ CatalogueKind = Literal[
     "samplers",
     "attacks",
     "aggregators",
+    "compressors",
     "optimizers",
     "schedules",
 ]

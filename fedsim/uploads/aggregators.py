@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -267,10 +267,3 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {
     "foolsgold": FoolsGold,
 }
 """The rules, by the name that a spec gives them (`aggregation`)."""
-
-
-def describe_weights(weights: Tensor, clients: tuple[int, ...]) -> dict[str, Any]:
-    """Return the shares of the clients for a record: {client: share}, without those of 0."""
-    return {
-        str(client): round(share, 6) for client, share in zip(clients, weights.tolist(), strict=True) if share
-    }

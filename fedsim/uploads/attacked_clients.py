@@ -22,10 +22,16 @@ import torch
 
 from fedsim.base import rng, tree
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.uploads.attacks import Attack, draw_attackers
-from fedsim.uploads.model_updates import ModelUpdate, read_update, require_model_updates, write_update
+from fedsim.uploads.model_updates import (
+    ModelUpdate,
+    find_payload_kinds,
+    read_update,
+    require_model_updates,
+    write_update,
+)
 from fedsim.uploads.robust_aggregation import RobustAggregation
 
 
@@ -61,16 +67,7 @@ class AttackedClients(StatefulWrapper):
         if self.attack.colludes and not isinstance(self.base, RobustAggregation):
             raise ValueError("colluding attackers need RobustAggregation, with Mean for the plain mean")
         if self.attack.changes_updates:
-            require_model_updates(self._find_algorithm())
-
-    def _find_algorithm(self) -> Any:
-        """Return the algorithm without robust aggregation, whose `uploads` say what payloads are."""
-        return self.base.base if isinstance(self.base, RobustAggregation) else self.base
-
-    @property
-    def _kinds(self) -> Mapping[str, Reduction]:
-        found: Mapping[str, Reduction] = self._find_algorithm().uploads
-        return found
+            require_model_updates(self.base)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, before any attack."""
@@ -83,12 +80,13 @@ class AttackedClients(StatefulWrapper):
             return update
         if task.client not in _find_attackers(self.attack, ctx.seed, ctx.num_clients):
             return update
-        sent = read_update(self._kinds, task.broadcast, update.upload)
+        kinds = find_payload_kinds(self.base)
+        sent = read_update(kinds, task.broadcast, update.upload)
         stream = rng.stream(ctx.seed, "attack", ctx.round, task.client)
         honest = tree.flatten(_select_parameters(ctx, sent))
         changed = self.attack.change_update(honest.cpu(), stream).to(honest.device)
         lies = _replace_parameters(ctx, sent, changed)
-        return update._replace(upload=write_update(self._kinds, task.broadcast, lies, update.upload))
+        return update._replace(upload=write_update(kinds, task.broadcast, lies, update.upload))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state; colluding attackers first agree on what they send."""
@@ -111,7 +109,7 @@ class AttackedClients(StatefulWrapper):
         bad = [place for place in places if reduced.clients[place] in attackers]
         if not bad:
             return reduced
-        kinds, broadcast = self._kinds, self.base.broadcast(ctx, state)
+        kinds, broadcast = find_payload_kinds(self.base), self.base.broadcast(ctx, state)
         sent = {
             place: read_update(kinds, broadcast, {name: reduced[name][place] for name in kinds})
             for place in places
@@ -129,8 +127,12 @@ class AttackedClients(StatefulWrapper):
         return replace(reduced, payloads=payloads)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The base algorithm's record, and the attackers of the cohort."""
-        return {**super().describe_round(ctx, state), "attackers": list(state.attackers)}
+        """The base algorithm's record, the attackers of the cohort, and their share, if the rule has one."""
+        said = {**super().describe_round(ctx, state), "attackers": list(state.attackers)}
+        shares = state.base.shares if isinstance(self.base, RobustAggregation) else {}
+        if not shares:
+            return said
+        return {**said, "attacker_share": round(sum(shares.get(str(c), 0.0) for c in state.attackers), 6)}
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Reduction
+from fedsim.core.wrapper import Wrapper
 
 ModelUpdate: TypeAlias = Mapping[str, Tree]
 """{payload name: float64 tree of changes}."""
@@ -46,9 +47,19 @@ def explain_other_uploads(algorithm: Algorithm | type[Algorithm]) -> str:
 
 
 def require_model_updates(algorithm: Algorithm) -> None:
-    """Raise ValueError unless the uploads of an algorithm are model updates."""
-    if reason := explain_other_uploads(algorithm):
-        raise ValueError(f"{type(algorithm).__name__} sends no plain model updates: {reason}")
+    """Raise ValueError unless the uploads of an algorithm, without its wrappers, are model updates."""
+    found = _unwrap(algorithm)
+    if reason := explain_other_uploads(found):
+        raise ValueError(f"{type(found).__name__} sends no plain model updates: {reason}")
+
+
+def find_payload_kinds(algorithm: Algorithm) -> Mapping[str, Reduction]:
+    """Return `Algorithm.uploads` without wrappers, such as robust aggregation, which gathers all payloads."""
+    return _unwrap(algorithm).uploads
+
+
+def _unwrap(algorithm: Algorithm) -> Algorithm:
+    return _unwrap(algorithm.base) if isinstance(algorithm, Wrapper) else algorithm
 
 
 def read_update(uploads: Mapping[str, Reduction], broadcast: Tree, upload: Mapping[str, Tree]) -> ModelUpdate:

@@ -7,7 +7,7 @@ Wire:
             same, and inside the cluster every client's model travels to the server
     server  base      the base algorithm's state
             history   with FoolsGold: the sum of each client's updates, float64
-            record    of the last round
+            shares    of the clients in the update of the last round
 
 The rule combines whole updates, over all payloads together. The base algorithm then gets the combined
 update as its mean; a SUM is this mean times the number of clients. Clients without weight, such as those
@@ -26,7 +26,7 @@ from torch import Tensor
 from fedsim.base import rng, tree
 from fedsim.core import Context, ReducedUpdates, Reduction
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
-from fedsim.uploads.aggregators import Aggregator, Combined, describe_weights, put_in_buckets
+from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
 from fedsim.uploads.model_updates import read_update, require_model_updates, write_update
 
 
@@ -36,11 +36,11 @@ class RobustAggregationState(WrapperState):
 
     Attributes:
         history: {client: the sum of its updates, float64 `[d]`}; {} for a rule that does not need it.
-        record: {client: share} of the clients in the last round's update; {} for a rule without shares.
+        shares: {client: its share in the update of the last round}; {} for a rule without shares.
     """
 
     history: Mapping[str, Tensor]
-    record: Mapping[str, float]
+    shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class RobustAggregation(StatefulWrapper):
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, without a history."""
-        return RobustAggregationState(base=self.base.init_server_state(ctx), history={}, record={})
+        return RobustAggregationState(base=self.base.init_server_state(ctx), history={}, shares={})
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state after the combined update."""
@@ -104,8 +104,10 @@ class RobustAggregation(StatefulWrapper):
         for name, kind in kinds.items():
             if kind is Reduction.SUM:
                 change[name] = tree.scale(change[name], float(len(places)))
-        record = {} if combined.weights is None else describe_weights(combined.weights, clients)
-        state = replace(state, history=history, record={**_drop_old(state.record, ctx), **record})
+        shares = (
+            {} if combined.weights is None else zip(map(str, clients), combined.weights.tolist(), strict=True)
+        )
+        state = replace(state, history=history, shares={**_drop_old(state.shares, ctx), **dict(shares)})
         return write_update(kinds, broadcast, change), state
 
     def _apply_rule(self, ctx: Context, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
@@ -121,13 +123,16 @@ class RobustAggregation(StatefulWrapper):
         return found._replace(weights=found.weights[buckets] * weights / masses[buckets])
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The base algorithm's record, and the share of each client in the update."""
+        """The base algorithm's record, and the clients that the rule kept out of the update."""
         said: Mapping[str, Any] = super().describe_round(ctx, state)
-        return {**said, "client_shares": dict(state.record)} if state.record else said
+        if not state.shares:
+            return said
+        excluded = sorted(int(client) for client, share in state.shares.items() if share == 0)
+        return {**said, "excluded_clients": excluded}
 
 
-def _drop_old(record: Mapping[str, float], ctx: Context) -> Mapping[str, float]:
-    """Return the part of a record that is of this round: that of the architectures before this one."""
+def _drop_old(shares: Mapping[str, float], ctx: Context) -> Mapping[str, float]:
+    """Return the shares of this round: those of the architectures before this one."""
     return {
-        client: share for client, share in record.items() if int(client) % len(ctx.nets) < ctx.architecture
+        client: share for client, share in shares.items() if int(client) % len(ctx.nets) < ctx.architecture
     }

@@ -23,7 +23,7 @@ from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, why_unstackable
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS, Sampler
-from fedsim.uploads import AGGREGATORS, ATTACKS, Aggregator, Attack
+from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS, Aggregator, Attack, Compressor
 
 Kind = Literal[
     "algorithms",
@@ -33,6 +33,7 @@ Kind = Literal[
     "samplers",
     "attacks",
     "aggregators",
+    "compressors",
     "optimizers",
     "schedules",
 ]
@@ -52,7 +53,7 @@ def catalogue(kind: Kind) -> list[Entry]:
 
     Args:
         kind: "algorithms", "models", "datasets", "partitions", "samplers", "attacks", "aggregators",
-            "optimizers" or "schedules".
+            "compressors", "optimizers" or "schedules".
 
     Returns:
         Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's
@@ -135,7 +136,7 @@ def _describe_partition(name: str, entry: Any) -> Entry:
     }
 
 
-_Setting: TypeAlias = LocalOptimizer | Schedule | Sampler | Attack | Aggregator
+_Setting: TypeAlias = LocalOptimizer | Schedule | Sampler | Attack | Aggregator | Compressor
 
 
 def _describe_setting(name: str, setting: type[_Setting]) -> Entry:
@@ -150,6 +151,7 @@ _ENTRIES: Mapping[str, tuple[Mapping[str, Any], Callable[[str, Any], Entry]]] = 
     "samplers": (SAMPLERS, _describe_setting),
     "attacks": (ATTACKS, _describe_setting),
     "aggregators": (AGGREGATORS, _describe_setting),
+    "compressors": (COMPRESSORS, _describe_setting),
     "optimizers": (OPTIMIZERS, _describe_setting),
     "schedules": (SCHEDULES, _describe_setting),
 }

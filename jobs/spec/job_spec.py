@@ -75,6 +75,10 @@ class JobSpec(Section):
     privacy: PrivacySection | None = Field(
         default=None, description="differential privacy for each client; null: none"
     )
+    compression: Named | None = Field(
+        default=None,
+        description="of what clients send, with its parameters: such as {name: top_k, share: 0.01}",
+    )
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
     resources: Resources = Resources()

@@ -23,9 +23,19 @@ from fedsim.models import MODELS, make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
-from fedsim.uploads import AGGREGATORS, ATTACKS, Attack, AttackedClients, RobustAggregation
+from fedsim.uploads import (
+    AGGREGATORS,
+    ATTACKS,
+    COMPRESSORS,
+    AdaptiveClip,
+    Attack,
+    AttackedClients,
+    CompressedUpdates,
+    PrivateUpdates,
+    RobustAggregation,
+)
 from fedsim.uploads.aggregators import Mean
-from fedsim.uploads.private_updates import AdaptiveClip, PrivateUpdates, explain_unsuitable_nets
+from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
@@ -35,6 +45,7 @@ from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.local_checks import make_schedule, prefix_paths
 from jobs.spec.name_checks import find_name_faults
 from jobs.spec.privacy_checks import find_spec_noise
+from jobs.spec.privacy_fields import PrivacySection
 
 
 def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> Experiment:
@@ -310,7 +321,7 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
 
 
 def _wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
-    """Wrap the algorithm with what happens to uploads: a robust rule, attacks, and privacy around them."""
+    """Wrap the algorithm with what happens to uploads: a robust rule, attacks, privacy, compression."""
     attack, rule = _make_attack(spec), spec.aggregation
     if rule is not None:
         algorithm = RobustAggregation(base=algorithm, aggregator=AGGREGATORS[rule.name](**rule.params))
@@ -318,8 +329,14 @@ def _wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
         algorithm = RobustAggregation(base=algorithm, aggregator=Mean())
     if attack is not None:
         algorithm = AttackedClients(base=algorithm, attack=attack)
-    if (privacy := spec.privacy) is None:
+    if spec.privacy is not None:
+        algorithm = _make_private(spec, spec.privacy, algorithm)
+    if (chosen := spec.compression) is None:
         return algorithm
+    return CompressedUpdates(base=algorithm, compressor=COMPRESSORS[chosen.name](**chosen.params))
+
+
+def _make_private(spec: JobSpec, privacy: PrivacySection, algorithm: Algorithm) -> PrivateUpdates:
     adaptive = privacy.adaptive_clip
     return PrivateUpdates(
         base=algorithm,

@@ -1,4 +1,4 @@
-"""Checks of `attack` and `aggregation`: names, parameters, and what they do not go together with."""
+"""Checks of `attack`, `aggregation` and `compression`: names, parameters, and what excludes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import ceil
 from fedsim.algorithms import ALGORITHMS
 from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
-from fedsim.uploads import AGGREGATORS, ATTACKS
+from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
 from fedsim.uploads.attacks import Backdoor
 from fedsim.uploads.model_updates import explain_other_uploads
 from jobs.spec.dataset_facts import DatasetFacts
@@ -21,7 +21,11 @@ def find_upload_faults(spec: JobSpec) -> list[FieldError]:
     Args:
         spec: of the right shape.
     """
-    return [*_find_aggregation_faults(spec), *_find_attack_faults(spec)]
+    return [
+        *_find_aggregation_faults(spec),
+        *_find_attack_faults(spec),
+        *_find_compression_faults(spec),
+    ]
 
 
 def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:
@@ -58,6 +62,20 @@ def _find_attack_faults(spec: JobSpec) -> list[FieldError]:
             f"clients of a {spec.data.partition.kind} partition share examples, and attackers change theirs"
         )
         faults.append(FieldError("attack", chosen.name, message, "use another partition"))
+    return faults
+
+
+def _find_compression_faults(spec: JobSpec) -> list[FieldError]:
+    chosen = spec.compression
+    if chosen is None:
+        return []
+    if faults := find_setting_faults("compression", chosen, COMPRESSORS):
+        return faults
+    faults = _find_algorithm_faults(spec, "compression", chosen.name)
+    if spec.privacy is not None and spec.privacy.kind == "central":
+        message = "can make an update longer than the clipping bound of central privacy"
+        hint = "leave it out, or use privacy.kind: local, whose noise comes before the compression"
+        faults.append(FieldError("compression", chosen.name, message, hint))
     return faults
 
 

@@ -1,4 +1,4 @@
-"""Attacks and robust rules on workers: the digests, the traffic and the records of one process."""
+"""Attacks, robust rules, privacy and compression on workers: the rounds of one process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fedsim.engine.simulation import simulate
 from fedsim.uploads import (
     AGGREGATORS,
     ATTACKS,
+    COMPRESSORS,
     AdaptiveClip,
     AttackedClients,
+    CompressedUpdates,
     PrivateUpdates,
     RobustAggregation,
 )
@@ -28,10 +30,15 @@ ATTACKED = {
 }
 
 
+COMPRESSED = {
+    name: CompressedUpdates(base=Scaffold(), compressor=COMPRESSORS[name]()) for name in COMPRESSORS
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ROBUST, *ATTACKED])
+@pytest.mark.parametrize("name", [*ROBUST, *ATTACKED, *COMPRESSED])
 def test_workers_give_the_same_rounds(name: str, actor_group: ActorGroup) -> None:
-    algorithm: Algorithm = {**ROBUST, **ATTACKED}[name]
+    algorithm: Algorithm = {**ROBUST, **ATTACKED, **COMPRESSED}[name]
     population = federation(cohort_size=6)
     expected = simulate(algorithm, population, SerialPool(algorithm, population))
     found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))

@@ -39,6 +39,7 @@ _SINGULAR = {
     "samplers": "sampler",
     "attacks": "attack",
     "aggregators": "aggregator",
+    "compressors": "compressor",
     "optimizers": "optimizer",
     "schedules": "schedule",
 }
@@ -99,6 +100,11 @@ def attacks(name: NameArgument = None, format: FormatOption = Format.TEXT, url: 
 def aggregators(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the robust rules in place of the mean of the clients' models (aggregation)."""
     _show("aggregators", name, format, url)
+
+
+def compressors(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the compressors of what clients send (compression)."""
+    _show("compressors", name, format, url)
 
 
 def optimizers(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
@@ -162,6 +168,7 @@ def register(app: typer.Typer) -> None:
         samplers,
         attacks,
         aggregators,
+        compressors,
         optimizers,
         schedules,
         presets,

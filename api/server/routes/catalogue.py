@@ -88,6 +88,12 @@ def list_aggregators(service: ServiceOf) -> list[CatalogueEntry]:
     return _entries(service, "aggregators")
 
 
+@router.get("/compressors")
+def list_compressors(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the compressors of what clients send."""
+    return _entries(service, "compressors")
+
+
 @router.get("/optimizers")
 def list_optimizers(service: ServiceOf) -> list[CatalogueEntry]:
     """List the optimizers of local steps."""

@@ -16,7 +16,7 @@ from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.uploads import ATTACKS, Attack, AttackedClients, RobustAggregation
-from fedsim.uploads.aggregators import Mean
+from fedsim.uploads.aggregators import Krum, Mean, Median
 from fedsim.uploads.attacks import (
     ALittleIsEnough,
     Backdoor,
@@ -118,6 +118,18 @@ def test_stacked_attackers_send_the_same(attack: Attack) -> None:
             tree.leaves(one.state.params), tree.leaves(other.state.params), strict=True
         ):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_the_record_has_the_share_of_the_attackers() -> None:
+    population, attack = federation([20] * 8, rounds=1), Scaling(share=0.25, scale=1e4)
+    shares = {}
+    for rule in (Mean(), Krum(), Median()):
+        base = RobustAggregation(base=FedAvg(), aggregator=rule)
+        shares[type(rule)] = run(AttackedClients(base=base, attack=attack), population)[0].method
+    assert shares[Mean]["attacker_share"] == 0.25
+    assert shares[Krum]["attacker_share"] == 0
+    assert set(shares[Krum]["attackers"]) < set(shares[Krum]["excluded_clients"])
+    assert "attacker_share" not in shares[Median]
 
 
 def test_every_payload_is_attacked() -> None:

@@ -102,9 +102,10 @@ def test_architectures_are_combined_apart() -> None:
     nets = tuple(make_net("mlp", input_shape=(12,), num_classes=4, hidden=size) for size in (8, 6))
     population = replace(federation(cohort_size=8, rounds=2), nets=nets)
     result = run(robust(Krum()), population)[-1]
-    shares: Any = result.method["client_shares"]
-    assert sorted(int(client) % 2 for client in shares) == [0, 1]
-    assert set(shares.values()) == {1.0}
+    kept = {client: share for client, share in result.state.shares.items() if share}
+    assert sorted(int(client) % 2 for client in kept) == [0, 1]
+    assert set(kept.values()) == {1.0}
+    assert result.method["excluded_clients"] == [c for c in result.cohort if str(c) not in kept]
 
 
 def test_clients_without_examples_do_not_count() -> None:

@@ -1,4 +1,4 @@
-"""The fields `attack` and `aggregation`: what they make of an algorithm, and what is refused."""
+"""The fields `attack`, `aggregation` and `compression`: what they make, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from fedsim.core import Algorithm
 from fedsim.errors import SpecError
 from fedsim.samplers import CohortSampling
-from fedsim.uploads import AGGREGATORS, ATTACKS, AttackedClients, RobustAggregation
+from fedsim.uploads import (
+    AGGREGATORS,
+    ATTACKS,
+    COMPRESSORS,
+    AttackedClients,
+    CompressedUpdates,
+    RobustAggregation,
+)
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -30,6 +37,14 @@ def test_every_rule_is_made_from_its_name(name: str, settings: Settings) -> None
     algorithm = resolve_spec(spec_with(aggregation=name), settings).algorithm
     assert isinstance(algorithm, RobustAggregation)
     assert type(algorithm.aggregator) is AGGREGATORS[name]
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_every_compressor_is_made_from_its_name(name: str, settings: Settings) -> None:
+    algorithm = resolve_spec(spec_with(compression=name, aggregation="median"), settings).algorithm
+    assert isinstance(algorithm, CompressedUpdates)
+    assert isinstance(algorithm.base, RobustAggregation)
+    assert algorithm.compressor == COMPRESSORS[name]()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -53,7 +68,7 @@ def test_the_order_of_the_wrappers() -> None:
 
 def test_a_run_without_them_has_the_same_description_as_ever() -> None:
     plain = describe_experiment(spec_with())
-    assert not {"attack", "aggregation"} & set(plain)
+    assert not {"attack", "aggregation", "privacy", "compression"} & set(plain)
     assert describe_experiment(spec_with(attack="alie")) == {**plain, "attack": {"name": "alie"}}
     assert describe_experiment(spec_with(aggregation="krum")) != plain
 
@@ -73,6 +88,10 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
             "no single class",
         ),
         ({"attack": "label_flip", "data": {"partition": "sampled"}}, "attack", "share examples"),
+        ({"compression": "topk"}, "compression.name", "did you mean 'top_k'"),
+        ({"compression": {"name": "qsgd", "bits": 1}}, "compression.bits", "of at least 2"),
+        ({"compression": "qsgd", "algorithm": "fedpac"}, "compression", "of every single client"),
+        ({"compression": "qsgd", "privacy": {"noise_multiplier": 1}}, "compression", "longer than"),
         ({"aggregation": "krums"}, "aggregation.name", "did you mean 'krum'"),
         ({"aggregation": {"name": "trimmed_mean", "trim": 0.5}}, "aggregation.trim", "below 0.5"),
         ({"aggregation": {"name": "foolsgold", "bucket_size": 2}}, "aggregation.bucket_size", "leave it out"),
