@@ -41,6 +41,7 @@ class Aggregator(ABC):
 
     Class attributes:
         needs_history: whether it compares the sums of each client's updates of all rounds.
+        needs_server_update: whether the server trains on the public set as a client does.
 
     Attributes:
         bucket_size: clients whose mean counts as one update, drawn at random in each round; 1: no buckets
@@ -48,18 +49,20 @@ class Aggregator(ABC):
     """
 
     needs_history: ClassVar[bool] = False
+    needs_server_update: ClassVar[bool] = False
 
     bucket_size: Annotated[int, Range(1, 1000)] = 1
 
     @abstractmethod
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Combine the updates of a cohort.
 
         Args:
             updates: float64 `[n, d]`, n at least 1.
             weights: of the clients, float64 `[n]`, each above 0.
-            history: the sum of each client's updates of all rounds, float64 `[n, d]`; `updates` for a rule
-                that does not need it.
+            beside: what the rule compares the updates with: with `needs_history` the sum of each client's
+                updates of all rounds, float64 `[n, d]`; with `needs_server_update` the server's own update,
+                float64 `[1, d]`; else the updates.
         """
 
     def explain_too_few(self, updates: int) -> str:
@@ -71,7 +74,7 @@ class Aggregator(ABC):
 class Mean(Aggregator):
     """The weighted mean, as without a robust rule: no defence."""
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Compute the weighted mean."""
         return _take_mean(updates, weights)
 
@@ -80,7 +83,7 @@ class Mean(Aggregator):
 class Median(Aggregator):
     """The median of each coordinate (Yin et al., ICML 2018, arXiv:1803.01498)."""
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Take the middle value, or the mean of the two middle values."""
         ordered = updates.sort(dim=0).values
         middle = (len(updates) - 1) / 2
@@ -97,7 +100,7 @@ class TrimmedMean(Aggregator):
 
     trim: MinorityShare = 0.2
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Leave the extreme values out."""
         cut = floor(self.trim * len(updates) + TINY)
         ordered = updates.sort(dim=0).values
@@ -118,7 +121,7 @@ class Krum(Aggregator):
 
     attackers: MinorityShare = 0.2
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Take the mean of the updates with the smallest scores."""
         return self._take_best(updates, 1)
 
@@ -152,7 +155,7 @@ class MultiKrum(Krum):
 
     selected: Count | None = None
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Take the mean of the updates with the smallest scores."""
         return self._take_best(updates, self.selected or len(updates) - self._count_attackers(len(updates)))
 
@@ -171,7 +174,7 @@ class GeometricMedian(Aggregator):
     iterations: Annotated[int, Range(1, 1000)] = 10
     smoothing: Positive = 1e-6
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Run the smoothed Weiszfeld algorithm."""
         found = _take_mean(updates, weights)
         for _ in range(self.iterations):
@@ -191,7 +194,7 @@ class NormClipping(Aggregator):
 
     max_norm: Positive | None = None
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Scale long updates down and take the mean."""
         norms = torch.linalg.vector_norm(updates, dim=1)
         bound = norms.quantile(0.5) if self.max_norm is None else self.max_norm
@@ -215,11 +218,11 @@ class FoolsGold(Aggregator):
 
     confidence: Positive = 1.0
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Weigh the updates by how unlike all others their client's history is."""
         if len(updates) == 1:
             return _take_mean(updates, torch.ones_like(weights))
-        units = history / torch.linalg.vector_norm(history, dim=1, keepdim=True).clamp(min=TINY)
+        units = beside / torch.linalg.vector_norm(beside, dim=1, keepdim=True).clamp(min=TINY)
         alike = (units @ units.T).fill_diagonal_(-torch.inf)
         largest = alike.max(1).values
         # Pardoning: an honest client that resembles an attacker is less alike than two attackers are.
@@ -229,6 +232,25 @@ class FoolsGold(Aggregator):
         unlike = (unlike / unlike.max().clamp(min=TINY)).clamp(max=0.99)
         logit = self.confidence * (torch.log(unlike / (1 - unlike)) + 0.5)
         return _take_mean(updates, logit.clamp(0.0, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLTrust(Aggregator):
+    """The mean of updates, weighted by their likeness to an update of the server (Cao et al., NDSS 2021).
+
+    arXiv:2012.13995. The server trains the model on the public set, with the settings of local training,
+    and gets an update g. The trust score of an update is its cosine with g, or 0 if this is negative; each
+    update is scaled to the norm of g. If all scores are 0, the model stays as it is.
+    """
+
+    needs_server_update: ClassVar[bool] = True
+
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
+        """Scale the updates to the norm of the server's and weigh them by their trust scores."""
+        norm = torch.linalg.vector_norm(beside)
+        norms = torch.linalg.vector_norm(updates, dim=1).clamp(min=TINY)
+        scores = (updates @ beside[0] / (norms * norm.clamp(min=TINY))).clamp(min=0.0)
+        return _take_mean(updates * (norm / norms)[:, None], scores)
 
 
 def _take_mean(updates: Tensor, weights: Tensor) -> Combined:
@@ -265,5 +287,6 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {
     "geometric_median": GeometricMedian,
     "norm_clipping": NormClipping,
     "foolsgold": FoolsGold,
+    "fltrust": FLTrust,
 }
 """The rules, by the name that a spec gives them (`aggregation`)."""

@@ -48,18 +48,19 @@ def explain_other_uploads(algorithm: Algorithm | type[Algorithm]) -> str:
 
 def require_model_updates(algorithm: Algorithm) -> None:
     """Raise ValueError unless the uploads of an algorithm, without its wrappers, are model updates."""
-    found = _unwrap(algorithm)
+    found = unwrap(algorithm)
     if reason := explain_other_uploads(found):
         raise ValueError(f"{type(found).__name__} sends no plain model updates: {reason}")
 
 
 def find_payload_kinds(algorithm: Algorithm) -> Mapping[str, Reduction]:
     """Return `Algorithm.uploads` without wrappers, such as robust aggregation, which gathers all payloads."""
-    return _unwrap(algorithm).uploads
+    return unwrap(algorithm).uploads
 
 
-def _unwrap(algorithm: Algorithm) -> Algorithm:
-    return _unwrap(algorithm.base) if isinstance(algorithm, Wrapper) else algorithm
+def unwrap(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm without the wrappers around it."""
+    return unwrap(algorithm.base) if isinstance(algorithm, Wrapper) else algorithm
 
 
 def read_update(uploads: Mapping[str, Reduction], broadcast: Tree, upload: Mapping[str, Tree]) -> ModelUpdate:

@@ -16,7 +16,8 @@ without examples, do not count. Clients of different architectures are combined 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +25,20 @@ import torch
 from torch import Tensor
 
 from fedsim.base import rng, tree
-from fedsim.core import Context, ReducedUpdates, Reduction
+from fedsim.base.tree import Tree
+from fedsim.core import Algorithm, Batch, ClientTask, Context, ReducedUpdates, Reduction
+from fedsim.core.batches import RepeatedBatches
+from fedsim.core.capabilities import ClientInstructions, RoundNoise, StepNoise
+from fedsim.core.public_set import PublicSet
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
-from fedsim.uploads.model_updates import read_update, require_model_updates, write_update
+from fedsim.uploads.model_updates import (
+    ModelUpdate,
+    read_update,
+    require_model_updates,
+    unwrap,
+    write_update,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,10 @@ class RobustAggregation(StatefulWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_model_updates(self.base)
+        if self.aggregator.needs_server_update:
+            if reason := explain_untrainable_server(self.base):
+                raise ValueError(f"the server cannot train as a client: {reason}")
+            object.__setattr__(self, "needs_public_set", True)
         object.__setattr__(self, "uploads", dict.fromkeys(self.base.uploads, Reduction.GATHER))
 
     def init_server_state(self, ctx: Context) -> Any:
@@ -98,8 +113,10 @@ class RobustAggregation(StatefulWrapper):
         if self.aggregator.needs_history:
             for client, update in zip(clients, updates, strict=True):
                 history[str(client)] = history[str(client)] + update if str(client) in history else update
-        sums = torch.stack([history[str(client)] for client in clients]) if history else updates
-        combined = self._apply_rule(ctx, updates, weights, sums)
+        beside = torch.stack([history[str(client)] for client in clients]) if history else updates
+        if self.aggregator.needs_server_update:
+            beside = tree.flatten(self._train_on_public_set(ctx, broadcast))[None]
+        combined = self._apply_rule(ctx, updates, weights, beside)
         change = tree.unflatten(combined.update, tree.layout(sent[0]))
         for name, kind in kinds.items():
             if kind is Reduction.SUM:
@@ -110,14 +127,38 @@ class RobustAggregation(StatefulWrapper):
         state = replace(state, history=history, shares={**_drop_old(state.shares, ctx), **dict(shares)})
         return write_update(kinds, broadcast, change), state
 
-    def _apply_rule(self, ctx: Context, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def _train_on_public_set(self, ctx: Context, broadcast: Tree) -> ModelUpdate:
+        """Return the update of the server, which trains on the public set as a client does."""
+        public, local = ctx.require_public_set(), ctx.local
+        shuffled = public.shuffle_batches(
+            ctx.seed, ctx.round, epochs=local.epochs, batch_size=local.batch_size
+        )
+        counts = torch.zeros(ctx.num_classes).index_add(0, public.y, torch.ones(len(public)))
+        task = ClientTask(
+            client=ctx.num_clients,
+            batches=shuffled if local.steps is None else RepeatedBatches(shuffled, local.steps),
+            num_examples=len(public),
+            label_counts=counts,
+            known_counts=counts,
+            broadcast=broadcast,
+            instruction={},
+            client_state=self.base.init_client_state(ctx, broadcast),
+            examples=_PublicExamples(public),
+        )
+        is_random = ctx.net.stochastic
+        with rng.torch_stream(ctx.seed, "server dropout", ctx.round) if is_random else nullcontext():
+            upload = self.base.train_client(ctx, task).upload
+        return read_update(self.base.uploads, broadcast, upload)
+
+    def _apply_rule(self, ctx: Context, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Apply the rule to the updates, or to the means of buckets of them."""
         size = self.aggregator.bucket_size
         if size == 1:
-            return self.aggregator.combine(updates, weights, history)
+            return self.aggregator.combine(updates, weights, beside)
         drawn = rng.stream(ctx.seed, "buckets", ctx.round, ctx.architecture).permutation(len(updates))
         means, masses, buckets = put_in_buckets(updates, weights, torch.from_numpy(drawn), size)
-        found = self.aggregator.combine(means, masses, means)
+        compared = beside if self.aggregator.needs_server_update else means
+        found = self.aggregator.combine(means, masses, compared)
         if found.weights is None:
             return found
         return found._replace(weights=found.weights[buckets] * weights / masses[buckets])
@@ -129,6 +170,31 @@ class RobustAggregation(StatefulWrapper):
             return said
         excluded = sorted(int(client) for client, share in state.shares.items() if share == 0)
         return {**said, "excluded_clients": excluded}
+
+
+class _PublicExamples:
+    """The public set as the examples of a client (`ClientExamples`)."""
+
+    difficulty = None
+
+    def __init__(self, public: PublicSet) -> None:
+        self.public = public
+
+    def __len__(self) -> int:
+        return len(self.public)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all examples in order."""
+        return self.public.iterate_batches()
+
+
+def explain_untrainable_server(algorithm: Algorithm | type[Algorithm]) -> str:
+    """Return why the server cannot train as a client of this algorithm does; "" if it can."""
+    kind = algorithm if isinstance(algorithm, type) else type(unwrap(algorithm))
+    for needed in (StepNoise, RoundNoise, ClientInstructions):
+        if issubclass(kind, needed):
+            return f"clients of {kind.__name__} get random numbers or instructions of their own"
+    return ""
 
 
 def _drop_old(shares: Mapping[str, float], ctx: Context) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ from fedsim.errors import FieldError
 from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
 from fedsim.uploads.attacks import Backdoor
 from fedsim.uploads.model_updates import explain_other_uploads
+from fedsim.uploads.robust_aggregation import explain_untrainable_server
 from jobs.spec.dataset_facts import DatasetFacts
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_setting_faults
@@ -41,10 +42,32 @@ def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:
     if rule.needs_history and rule.bucket_size > 1:
         message = f"has no meaning with {chosen.name}, which compares single clients"
         faults.append(FieldError("aggregation.bucket_size", rule.bucket_size, message, "leave it out"))
+    if rule.needs_server_update:
+        faults += _find_server_faults(spec, chosen.name)
     updates = ceil(spec.clients.cohort_size / rule.bucket_size)
     if reason := rule.explain_too_few(updates):
         hint = "make the cohort larger (clients.fraction), or use median or trimmed_mean"
         faults.append(FieldError("aggregation", chosen.name, reason, hint))
+    return faults
+
+
+def _find_server_faults(spec: JobSpec, name: str) -> list[FieldError]:
+    """Find what keeps the server from training on a public set as a client does."""
+    algorithm, faults = ALGORITHMS.get(spec.algorithm.name), list[FieldError]()
+    if algorithm is not None and (reason := explain_untrainable_server(algorithm)):
+        message = f"lets the server train as a client, and {reason}"
+        faults.append(FieldError("aggregation", name, message, "use another rule, such as geometric_median"))
+    if spec.curriculum.data is not None:
+        message = "orders the examples of clients, and the server of fltrust has no such order"
+        faults.append(FieldError("curriculum.data", None, message, "leave it out, or use another rule"))
+    if spec.local.schedule.name == "plateau":
+        message = "changes the learning rate of clients, and not that of the server of fltrust"
+        faults.append(
+            FieldError("local.schedule", "plateau", message, "use another schedule, such as cosine")
+        )
+    if not spec.data.public.fraction:
+        message, hint = f"{name} trains on a public set, and there is none", "such as 0.01"
+        faults.append(FieldError("data.public.fraction", 0.0, message, hint))
     return faults
 
 
@@ -93,8 +116,12 @@ def _find_algorithm_faults(spec: JobSpec, section: str, name: str) -> list[Field
     ]
 
 
-def find_poisoning_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
-    """Find an attack on examples that does not suit the labels or the inputs of the data set."""
+def find_label_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
+    """Find an attack on examples, or a rule with a public set, that the data set does not suit."""
+    rule = spec.aggregation
+    if rule is not None and rule.name == "fltrust" and facts.task != "classes":
+        message = f"needs one class per example, and those of {spec.data.dataset.name} have none"
+        return [FieldError("aggregation", rule.name, message, "use another rule, such as median")]
     chosen = spec.attack
     if chosen is None or chosen.name not in ATTACKS:
         return []

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedsim.uploads.aggregators import (
     AGGREGATORS,
     Aggregator,
+    FLTrust,
     FoolsGold,
     GeometricMedian,
     Krum,
@@ -118,6 +119,19 @@ def test_foolsgold_weighs_sybils_down() -> None:
     assert combine(FoolsGold(), updates) == pytest.approx(expected)
 
 
+def test_fltrust_weighs_by_the_cosine_with_the_server() -> None:
+    rng = np.random.default_rng(2)
+    server = rng.normal(size=20)
+    updates = np.concatenate([server + rng.normal(size=(5, 20)), -9 * server + rng.normal(size=(3, 20))])
+    norms, norm = np.linalg.norm(updates, axis=1), np.linalg.norm(server)
+    trust = np.maximum(updates @ server / norms / norm, 0)
+    assert (trust[5:] == 0).all()
+    expected = trust @ (updates * (norm / norms)[:, None]) / trust.sum()
+    tensors = [torch.from_numpy(a) for a in (updates, np.ones(8), server[None])]
+    found = FLTrust().combine(*tensors)
+    assert found.update.numpy() == pytest.approx(expected)
+
+
 def test_a_rule_finds_the_honest_mean_beside_far_attackers() -> None:
     rng = np.random.default_rng(1)
     honest = 1 + 0.01 * rng.normal(size=(8, 6))
@@ -129,7 +143,7 @@ def test_a_rule_finds_the_honest_mean_beside_far_attackers() -> None:
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_equal_updates_stay_as_they_are(name: str) -> None:
-    if name == "foolsgold":  # equal updates are sybils
+    if name in ("foolsgold", "fltrust"):  # equal updates are sybils, or of the server's length
         return
     update = np.random.default_rng(5).normal(size=4)
     assert combine(AGGREGATORS[name](), np.tile(update, (6, 1))) == pytest.approx(update)

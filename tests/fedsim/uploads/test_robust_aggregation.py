@@ -18,7 +18,7 @@ from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.uploads import AGGREGATORS, Aggregator, RobustAggregation
-from fedsim.uploads.aggregators import Combined, FoolsGold, Krum, Mean, Median, TrimmedMean
+from fedsim.uploads.aggregators import Combined, FLTrust, FoolsGold, Krum, Mean, Median, TrimmedMean
 from fedsim.uploads.model_updates import explain_other_uploads
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run
@@ -33,9 +33,9 @@ class Recording(Aggregator):
 
     seen: list[Any] = field(default_factory=list)
 
-    def combine(self, updates: Tensor, weights: Tensor, history: Tensor) -> Combined:
+    def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         self.seen.append((updates.numpy(), weights.numpy()))
-        return Median().combine(updates, weights, history)
+        return Median().combine(updates, weights, beside)
 
 
 def robust(rule: Aggregator, base: Algorithm | None = None) -> RobustAggregation:
@@ -122,6 +122,24 @@ def test_a_round_without_any_example_leaves_the_model() -> None:
     population = federation([0, 0, 0, 0, 40], cohort_size=1, rounds=4)
     for result in run(robust(Median()), population):
         assert torch.isfinite(tree.flatten(result.state.base.params)).all()
+
+
+def test_the_server_of_fltrust_trains_as_a_client_does() -> None:
+    """With the public set as the only client's examples, FLTrust has the norm of FedAvg's own update."""
+    population = replace(federation([40], rounds=1), public=None)
+    own = population.dataset.train.select_rows(population.partition.client_positions(0))
+    batch = replace(population.settings.local, batch_size=40)
+    settings = replace(population.settings, local=batch)
+    population = replace(population, public=own, settings=settings)
+    plain, found = run(FedAvg(), population)[0], run(robust(FLTrust()), population)[0]
+    for key, value in plain.state.params.items():
+        torch.testing.assert_close(value, found.state.base.params[key], rtol=1e-4, atol=1e-5)
+
+
+def test_fltrust_needs_a_server_that_can_train() -> None:
+    assert robust(FLTrust()).needs_public_set
+    with pytest.raises(ValueError, match="random numbers"):
+        robust(FLTrust(), ALGORITHMS["fedcog"]())
 
 
 def test_foolsgold_goes_on_after_a_checkpoint() -> None:

@@ -34,7 +34,9 @@ def list_wrappers(algorithm: Algorithm) -> list[str]:
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_every_rule_is_made_from_its_name(name: str, settings: Settings) -> None:
-    algorithm = resolve_spec(spec_with(aggregation=name), settings).algorithm
+    algorithm = resolve_spec(
+        spec_with(aggregation=name, data={"public": {"fraction": 0.1}}), settings
+    ).algorithm
     assert isinstance(algorithm, RobustAggregation)
     assert type(algorithm.aggregator) is AGGREGATORS[name]
 
@@ -96,6 +98,9 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
         ({"aggregation": {"name": "trimmed_mean", "trim": 0.5}}, "aggregation.trim", "below 0.5"),
         ({"aggregation": {"name": "foolsgold", "bucket_size": 2}}, "aggregation.bucket_size", "leave it out"),
         ({"aggregation": {"name": "krum", "bucket_size": 5}}, "aggregation", "leave none"),
+        ({"aggregation": "fltrust"}, "data.public.fraction", "there is none"),
+        ({"aggregation": "fltrust", "algorithm": "fedcog"}, "aggregation", "random numbers"),
+        ({"aggregation": "fltrust", "curriculum": {"data": {}}}, "curriculum.data", "no such order"),
         ({"aggregation": "median", "algorithm": "ifca"}, "aggregation", "cluster of every single client"),
         ({"aggregation": "median", "algorithm": "fedkd"}, "aggregation", "do not send a model"),
     ],
