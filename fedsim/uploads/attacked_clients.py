@@ -13,7 +13,7 @@ report honest metrics. An attack on examples needs this class for the record alo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -90,12 +90,16 @@ class AttackedClients(StatefulWrapper):
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state; colluding attackers first agree on what they send."""
-        attackers = _find_attackers(self.attack, ctx.seed, ctx.num_clients)
         if self.attack.colludes:
+            attackers = _find_attackers(self.attack, ctx.seed, ctx.num_clients)
             for each in ctx.architectures.values():
                 reduced = self._collude(each, state.base, reduced, attackers)
-        present = tuple(client for client in reduced.clients if client in attackers)
-        return replace(super().aggregate(ctx, state, reduced), attackers=present)
+        return self.note_attackers(ctx, super().aggregate(ctx, state, reduced), reduced.clients)
+
+    def note_attackers(self, ctx: Context, state: Any, clients: Sequence[int]) -> Any:
+        """The state with the attackers among the clients of the last round."""
+        attackers = _find_attackers(self.attack, ctx.seed, ctx.num_clients)
+        return replace(state, attackers=tuple(client for client in clients if client in attackers))
 
     def _collude(
         self, ctx: Context, state: Any, reduced: ReducedUpdates, attackers: frozenset[int]

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Reduction
+from fedsim.core.capabilities import ServerTraining
 from fedsim.core.wrapper import Wrapper
 
 ModelUpdate: TypeAlias = Mapping[str, Tree]
@@ -41,6 +42,9 @@ def explain_other_uploads(algorithm: Algorithm | type[Algorithm]) -> str:
         return f"the server reads {free[0]}, which it computes from the clients' models"
     if Reduction.OVERALL_MEAN in uploads.values():
         return "clients of all architectures share one mean"
+    kind = algorithm if isinstance(algorithm, type) else type(algorithm)
+    if issubclass(kind, ServerTraining):
+        return "the server trains with the clients' payloads"
     if algorithm.resizes_model:
         return "clients send their model in another shape than they received it"
     return ""

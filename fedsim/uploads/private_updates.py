@@ -44,6 +44,7 @@ from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.models.net import Net
 from fedsim.uploads.accounting import AccountantName, PrivacyKind, compute_epsilon, find_mechanism
+from fedsim.uploads.attacked_clients import AttackedClients
 from fedsim.uploads.model_updates import ModelUpdate, read_update, require_model_updates, write_update
 
 CLIP = "clip"
@@ -180,17 +181,18 @@ class PrivateUpdates(StatefulWrapper):
             for name, part in noisy.items()
         }
         payloads = {**reduced.payloads, **write_update(kinds, broadcast, scaled)}
-        after = super().aggregate(ctx, state, replace(reduced, payloads=payloads))
-        return replace(after, clip=self._adapt_clip(ctx, state, reduced, stream), steps=state.steps + 1)
+        after = super().aggregate(ctx, state, _hide_cohort(reduced, payloads, ctx.cohort_size))
+        if isinstance(self.base, AttackedClients):
+            after = replace(after, base=self.base.note_attackers(ctx, after.base, reduced.clients))
+        halves = 0.0 if self.adaptive is None else counted * float(reduced[BELOW]["half"])
+        return replace(after, clip=self._adapt_clip(ctx, state, halves, stream), steps=state.steps + 1)
 
-    def _adapt_clip(
-        self, ctx: Context, state: Any, reduced: ReducedUpdates, stream: np.random.Generator
-    ) -> float:
+    def _adapt_clip(self, ctx: Context, state: Any, halves: float, stream: np.random.Generator) -> float:
         """Return the clipping bound of the next round: C exp(-eta (b - gamma))."""
         if self.adaptive is None:
             return float(state.clip)
         noise = stream.standard_normal() * self._count_noise(ctx)
-        below = (float(reduced[BELOW]["half"]) + noise) / ctx.cohort_size + 0.5
+        below = (halves + noise) / ctx.cohort_size + 0.5
         return float(state.clip) * exp(-self.adaptive.learning_rate * (below - self.adaptive.quantile))
 
     def _count_noise(self, ctx: Context) -> float:
@@ -244,6 +246,12 @@ class PrivateUpdates(StatefulWrapper):
         if self.adaptive is not None:
             upload[BELOW] = {"half": torch.where(norm <= bound, 0.5, -0.5).to(torch.float32)}
         return update._replace(upload=upload)
+
+
+def _hide_cohort(reduced: ReducedUpdates, payloads: Mapping[str, Any], size: int) -> ReducedUpdates:
+    """Return what the algorithm may know of a cohort: not who came, nor how many, for this is private too."""
+    ones = (1,) * size
+    return replace(reduced, payloads=payloads, clients=tuple(range(size)), weights=ones, num_examples=ones)
 
 
 def measure_norm(update: ModelUpdate) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,14 @@ import torch
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedsim.base import rng, tree
-from fedsim.core import Algorithm
+from fedsim.core import Algorithm, Context, ReducedUpdates
 from fedsim.core.capabilities import select_cohort
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.uploads import AdaptiveClip, AttackedClients, PrivateUpdates
-from fedsim.uploads.attacks import Scaling
+from fedsim.uploads.attacks import Scaling, draw_attackers
 from fedsim.uploads.model_updates import explain_other_uploads
 from fedsim.uploads.private_updates import _draw_poisson_cohort
 from tests.fedsim.federations import federation
@@ -125,6 +126,31 @@ def test_cohorts_are_poisson_samples() -> None:
     assert np.mean(sizes) == pytest.approx(8, rel=0.05)
     assert np.var(sizes) == pytest.approx(40 * 0.2 * 0.8, rel=0.2)
     assert (np.abs(seen / 400 - 0.2) < 0.08).all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(FedAvg):
+    """Notes what the server sees of a cohort."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        self.seen.append((reduced.clients, reduced.weights, reduced.num_examples))
+        return super().aggregate(ctx, state, reduced)
+
+
+def test_the_algorithm_does_not_learn_who_came() -> None:
+    population, base = federation([16] * 10, cohort_size=4, rounds=5), Counting()
+    sizes = {len(result.cohort) for result in run(private(base), population)}
+    assert len(sizes) > 1
+    assert base.seen == [((0, 1, 2, 3), (1, 1, 1, 1), (1, 1, 1, 1))] * 5
+
+
+def test_the_record_has_the_attackers_that_came() -> None:
+    population, attack = federation([9] * 20, cohort_size=8, rounds=4), Scaling(share=0.5)
+    bad = set(draw_attackers(attack, 7, 20).tolist())
+    for result in run(private(AttackedClients(base=FedAvg(), attack=attack)), population):
+        assert result.method["attackers"] == [client for client in result.cohort if client in bad]
 
 
 def test_an_empty_sample_changes_nothing_but_noise() -> None:
