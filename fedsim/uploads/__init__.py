@@ -1,4 +1,11 @@
-"""Uploads: attacks, privacy, compression and robust aggregation of updates, around any algorithm."""
+"""Uploads: what happens to clients' updates between local training and `Algorithm.aggregate`.
+
+Each step is a wrapper around any algorithm whose uploads are model updates
+(`fedsim.uploads.model_updates`). The order is fixed (`jobs.spec.upload_wrappers`). At a client: local
+training, attack, clipping and noise of local privacy, compression. At the server: colluding attackers, then
+a robust rule in place of the mean; or the noise of central privacy on the sum. Weights by losses
+(`TiltedWeights`) are innermost.
+"""
 
 from fedsim.uploads.aggregators import AGGREGATORS, Aggregator
 from fedsim.uploads.attacked_clients import AttackedClients
@@ -7,6 +14,7 @@ from fedsim.uploads.compressed_updates import CompressedUpdates
 from fedsim.uploads.compressors import COMPRESSORS, Compressor
 from fedsim.uploads.private_updates import AdaptiveClip, PrivateUpdates
 from fedsim.uploads.robust_aggregation import RobustAggregation
+from fedsim.uploads.tilted_weights import TiltedWeights
 
 __all__ = [
     "AGGREGATORS",
@@ -20,4 +28,5 @@ __all__ = [
     "Compressor",
     "PrivateUpdates",
     "RobustAggregation",
+    "TiltedWeights",
 ]

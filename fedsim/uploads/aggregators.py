@@ -40,6 +40,7 @@ class Aggregator(ABC):
     """A rule for the updates of a cohort. A subclass defines `combine`.
 
     Class attributes:
+        uses_weights: whether it weighs clients as the algorithm does.
         needs_history: whether it compares the sums of each client's updates of all rounds.
         needs_server_update: whether the server trains on the public set as a client does.
 
@@ -48,6 +49,7 @@ class Aggregator(ABC):
             (Karimireddy et al., ICLR 2022).
     """
 
+    uses_weights: ClassVar[bool] = False
     needs_history: ClassVar[bool] = False
     needs_server_update: ClassVar[bool] = False
 
@@ -73,6 +75,8 @@ class Aggregator(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Mean(Aggregator):
     """The weighted mean, as without a robust rule: no defence."""
+
+    uses_weights: ClassVar[bool] = True
 
     def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Compute the weighted mean."""
@@ -171,6 +175,8 @@ class GeometricMedian(Aggregator):
         smoothing: nu, the smallest distance that counts.
     """
 
+    uses_weights: ClassVar[bool] = True
+
     iterations: Annotated[int, Range(1, 1000)] = 10
     smoothing: Positive = 1e-6
 
@@ -191,6 +197,8 @@ class NormClipping(Aggregator):
         max_norm: the largest Euclidean norm; longer updates are scaled down to it. By default the median of
             the norms of the round.
     """
+
+    uses_weights: ClassVar[bool] = True
 
     max_norm: Positive | None = None
 

@@ -38,7 +38,7 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
         del data["curriculum"]["clients"]["pace"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
-    for field in ("attack", "aggregation", "privacy", "compression"):
+    for field in ("fairness", "attack", "aggregation", "privacy", "compression"):
         if data[field] is None:
             del data[field]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):

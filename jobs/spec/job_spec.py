@@ -42,7 +42,7 @@ from jobs.spec.fields import (
     Whole,
     make_fault,
 )
-from jobs.spec.privacy_fields import PrivacySection
+from jobs.spec.privacy_fields import Fairness, PrivacySection
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
@@ -64,6 +64,9 @@ class JobSpec(Section):
     local: LocalSection = LocalSection()
     algorithm: Named = Field(description="an algorithm, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
+    fairness: Fairness | None = Field(
+        default=None, description="larger weights for clients with larger losses; null: none"
+    )
     attack: Named | None = Field(
         default=None,
         description="what malicious clients do, with its parameters: such as {name: sign_flip, share: 0.2}",

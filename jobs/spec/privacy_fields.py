@@ -1,4 +1,4 @@
-"""The section of a spec for differential privacy."""
+"""The sections of a spec for differential privacy and for fairness among clients."""
 
 from __future__ import annotations
 
@@ -55,3 +55,13 @@ class PrivacySection(Section):
         if self.adaptive_clip is not None and self.kind == "local":
             raise make_fault("has no meaning with kind: local", "leave it out", "adaptive_clip")
         return self
+
+
+class Fairness(Section):
+    """Weights of clients that make their losses more alike."""
+
+    tilt: Number = Field(
+        ge=-10,
+        le=10,
+        description="t: the weight of a client grows with exp(t loss); 0: no change, below 0: the other way",
+    )

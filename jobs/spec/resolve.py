@@ -23,18 +23,6 @@ from fedsim.models import MODELS, make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
-from fedsim.uploads import (
-    AGGREGATORS,
-    ATTACKS,
-    COMPRESSORS,
-    AdaptiveClip,
-    Attack,
-    AttackedClients,
-    CompressedUpdates,
-    PrivateUpdates,
-    RobustAggregation,
-)
-from fedsim.uploads.aggregators import Mean
 from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
@@ -44,8 +32,7 @@ from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.local_checks import make_schedule, prefix_paths
 from jobs.spec.name_checks import find_name_faults
-from jobs.spec.privacy_checks import find_spec_noise
-from jobs.spec.privacy_fields import PrivacySection
+from jobs.spec.upload_wrappers import make_attack, wrap_uploads
 
 
 def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> Experiment:
@@ -287,7 +274,7 @@ def _build_experiment(
         evaluate_every=spec.evaluation.every,
         metrics=tuple(spec.evaluation.metrics or ()),
         validation=spec.evaluation.validation,
-        attack=_make_attack(spec),
+        attack=make_attack(spec),
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,
         stack=stack,
@@ -304,7 +291,7 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
         algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
-    algorithm = _wrap_uploads(spec, algorithm)
+    algorithm = wrap_uploads(spec, algorithm)
     sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
@@ -318,39 +305,6 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     if (average := spec.evaluation.average) is not None:
         algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
     return algorithm
-
-
-def _wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
-    """Wrap the algorithm with what happens to uploads: a robust rule, attacks, privacy, compression."""
-    attack, rule = _make_attack(spec), spec.aggregation
-    if rule is not None:
-        algorithm = RobustAggregation(base=algorithm, aggregator=AGGREGATORS[rule.name](**rule.params))
-    elif attack is not None and attack.colludes:
-        algorithm = RobustAggregation(base=algorithm, aggregator=Mean())
-    if attack is not None:
-        algorithm = AttackedClients(base=algorithm, attack=attack)
-    if spec.privacy is not None:
-        algorithm = _make_private(spec, spec.privacy, algorithm)
-    if (chosen := spec.compression) is None:
-        return algorithm
-    return CompressedUpdates(base=algorithm, compressor=COMPRESSORS[chosen.name](**chosen.params))
-
-
-def _make_private(spec: JobSpec, privacy: PrivacySection, algorithm: Algorithm) -> PrivateUpdates:
-    adaptive = privacy.adaptive_clip
-    return PrivateUpdates(
-        base=algorithm,
-        kind=privacy.kind,
-        clip=privacy.clip,
-        noise_multiplier=find_spec_noise(spec),
-        delta=privacy.delta,
-        accountant=privacy.accountant,
-        adaptive=None if adaptive is None else AdaptiveClip(**adaptive.model_dump()),
-    )
-
-
-def _make_attack(spec: JobSpec) -> Attack | None:
-    return None if spec.attack is None else ATTACKS[spec.attack.name](**spec.attack.params)
 
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:

@@ -8,9 +8,11 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
 from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
+from fedsim.uploads.aggregators import Mean
 from fedsim.uploads.attacks import Backdoor
 from fedsim.uploads.model_updates import explain_other_uploads
 from fedsim.uploads.robust_aggregation import explain_untrainable_server
+from fedsim.uploads.tilted_weights import explain_own_weights
 from jobs.spec.dataset_facts import DatasetFacts
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_setting_faults
@@ -23,10 +25,28 @@ def find_upload_faults(spec: JobSpec) -> list[FieldError]:
         spec: of the right shape.
     """
     return [
+        *_find_fairness_faults(spec),
         *_find_aggregation_faults(spec),
         *_find_attack_faults(spec),
         *_find_compression_faults(spec),
     ]
+
+
+def _find_fairness_faults(spec: JobSpec) -> list[FieldError]:
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    if spec.fairness is None or algorithm is None:
+        return []
+    path, tilt, faults = "fairness.tilt", spec.fairness.tilt, list[FieldError]()
+    if reason := explain_own_weights(algorithm):
+        message = f"does not suit {spec.algorithm.name}: {reason}"
+        faults.append(FieldError(path, tilt, message, "choose another algorithm, such as fedavg"))
+    if spec.privacy is not None:
+        message = "needs weights that depend on losses, and privacy gives every client the weight 1"
+        faults.append(FieldError(path, tilt, message, "leave one of them out"))
+    if spec.aggregation is not None and not AGGREGATORS.get(spec.aggregation.name, Mean).uses_weights:
+        message = f"has no effect with aggregation: {spec.aggregation.name}, which counts every client once"
+        faults.append(FieldError(path, tilt, message, "use geometric_median or norm_clipping"))
+    return faults
 
 
 def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:

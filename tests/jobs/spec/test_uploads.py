@@ -60,11 +60,18 @@ def test_the_order_of_the_wrappers() -> None:
     spec = spec_with(
         attack="alie",
         aggregation="krum",
+        fairness={"tilt": 1.0},
         clients={"total": 20, "fraction": 0.5, "sampler": "oort"},
         curriculum={"data": {}, "layers": {}},
     )
     order = ["CohortSampling", "AttackedClients", "RobustAggregation"]
-    assert list_wrappers(make_algorithm(spec)) == [*order, "DataCurriculum", "LayerCurriculum", "FedAvg"]
+    assert list_wrappers(make_algorithm(spec)) == [
+        *order,
+        "TiltedWeights",
+        "DataCurriculum",
+        "LayerCurriculum",
+        "FedAvg",
+    ]
     assert isinstance(make_algorithm(spec), CohortSampling)
 
 
@@ -90,6 +97,10 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
             "no single class",
         ),
         ({"attack": "label_flip", "data": {"partition": "sampled"}}, "attack", "share examples"),
+        ({"fairness": {"tilt": 11}}, "fairness.tilt", "is too large"),
+        ({"fairness": {"tilt": 1.0}, "algorithm": "feddyn"}, "fairness.tilt", "a way of its own"),
+        ({"fairness": {"tilt": 1.0}, "aggregation": "median"}, "fairness.tilt", "counts every client once"),
+        ({"fairness": {"tilt": 1.0}, "privacy": {"noise_multiplier": 1}}, "fairness.tilt", "the weight 1"),
         ({"compression": "topk"}, "compression.name", "did you mean 'top_k'"),
         ({"compression": {"name": "qsgd", "bits": 1}}, "compression.bits", "of at least 2"),
         ({"compression": "qsgd", "algorithm": "fedpac"}, "compression", "of every single client"),
@@ -108,9 +119,8 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
 def test_what_does_not_go_together_is_refused(
     fields: dict[str, Any], path: str, text: str, settings: Settings
 ) -> None:
-    spec = spec_with(**fields)
     with pytest.raises(SpecError) as caught:
-        resolve_spec(spec, settings)
+        resolve_spec(spec_with(**fields), settings)
     faults = {fault.path: str(caught.value) for fault in caught.value.errors}
     assert path in faults
     assert text in faults[path]
