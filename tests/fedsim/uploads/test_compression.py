@@ -53,6 +53,7 @@ def test_random_k_keeps_the_drawn_entries() -> None:
     assert size == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [RandomK(share=0.25, error_feedback=False), QSGD(bits=4)])
 def test_without_feedback_the_mean_is_exact(compressor: Compressor) -> None:
     found = np.mean([compress(compressor, VECTOR, number)[0] for number in range(4000)], axis=0)

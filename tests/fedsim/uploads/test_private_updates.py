@@ -198,7 +198,14 @@ def test_the_budget_of_a_record_grows_as_the_accountant_says() -> None:
         assert (said["delta"], said["noise_multiplier"], said["clip"]) == (1e-4, 2.0, 1.0)
 
 
-@pytest.mark.parametrize("changes", [{}, {"kind": "local"}, {"adaptive": AdaptiveClip(count_noise=3.0)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"kind": "local"}, marks=pytest.mark.slow),
+        {"adaptive": AdaptiveClip(count_noise=3.0)},
+    ],
+)
 def test_stacks_and_checkpoints_give_the_same_rounds(changes: Any) -> None:
     population = federation(cohort_size=6, rounds=3)
     method = private(clip=0.5, noise_multiplier=0.5, **changes)

@@ -88,7 +88,9 @@ def test_a_sum_is_the_number_of_clients_times_the_combined_update() -> None:
     assert vector == pytest.approx(control, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("krum", "fltrust") else pytest.param(n, marks=pytest.mark.slow) for n in AGGREGATORS]
+)
 def test_stacked_clients_give_the_same_models(name: str) -> None:
     population, method = federation(cohort_size=6, rounds=2), robust(AGGREGATORS[name]())
     stacked = list(simulate(method, population, StackedPool(method, population, 3)))

@@ -48,6 +48,7 @@ def test_the_fields_reach_the_wrapper() -> None:
     assert spent == pytest.approx(50, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_noise_for_a_budget_depends_on_the_number_of_rounds() -> None:
     assert depends_on_num_rounds(private({"epsilon": 8}))
     assert not depends_on_num_rounds(private({"noise_multiplier": 1}))
@@ -86,6 +87,7 @@ def test_what_does_not_go_together_is_refused(
     assert text in faults[path]
 
 
+@pytest.mark.slow
 def test_a_model_with_statistics_is_refused(settings: Settings) -> None:
     with pytest.raises(SpecError, match="sends statistics of its examples") as caught:
         resolve_spec(private(NOISE, model="resnet18"), settings)
