@@ -226,7 +226,8 @@ class ClientMethods:
         """List the names that a spec can use.
 
         Args:
-            kind: algorithms, models, datasets, partitions, samplers, optimizers, schedules or presets.
+            kind: algorithms, models, datasets, partitions, samplers, attacks, aggregators, compressors,
+                optimizers, schedules or presets.
 
         Returns:
             One entry for each name.
@@ -259,6 +260,18 @@ class ClientMethods:
     async def samplers(self) -> list[dict[str, Any]]:
         """List the samplers of the clients of a round, each with the JSON schema of its parameters."""
         return await self.catalogue("samplers")
+
+    async def attacks(self) -> list[dict[str, Any]]:
+        """List the attacks of malicious clients, each with the JSON schema of its parameters."""
+        return await self.catalogue("attacks")
+
+    async def aggregators(self) -> list[dict[str, Any]]:
+        """List the robust rules of aggregation, each with the JSON schema of its parameters."""
+        return await self.catalogue("aggregators")
+
+    async def compressors(self) -> list[dict[str, Any]]:
+        """List the compressors of what clients send, each with the JSON schema of its parameters."""
+        return await self.catalogue("compressors")
 
     async def optimizers(self) -> list[dict[str, Any]]:
         """List the optimizers of local steps, each with the JSON schema of its parameters."""

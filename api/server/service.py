@@ -43,7 +43,16 @@ PLAN_SECONDS = 300.0
 """Time limit of a plan: data that has to be unpacked first may take minutes."""
 
 CatalogueKind = Literal[
-    "algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules"
+    "algorithms",
+    "models",
+    "datasets",
+    "partitions",
+    "samplers",
+    "attacks",
+    "aggregators",
+    "compressors",
+    "optimizers",
+    "schedules",
 ]
 
 

@@ -40,6 +40,8 @@ class Population:
         public: labelled examples that no client holds, for algorithms with a public set; None for none.
         validation: labelled examples that no client holds, on which fedsim also evaluates the deployed
             models; None for none.
+        backdoor: test examples with the trigger of a backdoor and its target class, on which fedsim also
+            evaluates the deployed models; None for none.
         difficulty: the expert's loss of every training example, float32 `[n]`; None if nothing uses it.
         metrics: of the models, by name; () for those of the learning task.
     """
@@ -50,6 +52,7 @@ class Population:
     settings: RunSettings
     public: Examples | None = None
     validation: Examples | None = None
+    backdoor: Examples | None = None
     difficulty: NDArray[np.float32] | None = None
     tests: Partition | None = None
     more_tests: Mapping[str, Partition | None] = field(default_factory=dict)
@@ -174,6 +177,7 @@ class TaskLoader:
                 lambda leaf: leaf.to(self.device), algorithm.init_client_state(ctx, broadcast)
             )
         return ClientTask(
+            client=client,
             batches=(),
             num_examples=len(held),
             label_counts=self._label_counts(held),

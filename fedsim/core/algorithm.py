@@ -38,6 +38,8 @@ class Algorithm(ABC):
         deploys_models: whether the server has a model for everybody, to score and to export.
         needs_public_set: whether the method reads `Context.public`.
         assumes_sgd: whether the method computes with the steps of SGD, so that clients need that optimizer.
+        resizes_model: whether clients send their model in another shape than they received it; attacks and
+            robust aggregation then do not suit it.
         purposes: what the method is for, of `fedsim.core.purposes.PURPOSES`, the main purpose first. A
             subclass has the purposes of its parent unless it declares its own; `FedAvg` has none.
         tasks: the learning tasks that it serves, by name; by default those with class labels. A method that
@@ -66,6 +68,7 @@ class Algorithm(ABC):
     deploys_models: ClassVar[bool] = True
     needs_public_set: ClassVar[bool] = False
     assumes_sgd: ClassVar[bool] = False
+    resizes_model: ClassVar[bool] = False
     purposes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[Collection[str]] = CLASS_TASKS
 

@@ -25,6 +25,7 @@ class ClientTask(NamedTuple):
     """The task of one client in one round: all that its code may read.
 
     Attributes:
+        client: the number of the client, from 0.
         batches: the batch of every local step; empty while `BatchPacing.pace_batches` chooses them.
         num_examples: number of training examples of the client, without the held-out ones.
         label_counts: examples of each class, float32 `[classes]`; with several labels, yes-labels of each;
@@ -39,6 +40,7 @@ class ClientTask(NamedTuple):
         lockstep: the stack in which the client trains; None where it trains alone.
     """
 
+    client: int
     batches: Batches
     num_examples: int
     label_counts: Tensor

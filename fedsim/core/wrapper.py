@@ -38,6 +38,7 @@ ATTRIBUTES = (
     "deploys_models",
     "needs_public_set",
     "assumes_sgd",
+    "resizes_model",
     "tasks",
     "purposes",
     "trains_before_evaluation",

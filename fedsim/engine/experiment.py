@@ -24,6 +24,8 @@ from fedsim.models import make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from fedsim.stacking.stack_size import StackSetting
+from fedsim.uploads.attacks import Attack
+from fedsim.uploads.poisoning import poison_examples
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Experiment:
         more_tests: further conventions, by which the personal models are scored as well.
         public: share of the data that becomes the labelled public set; it is removed first.
         validation: share of the rest that becomes the validation set, which selects the final model.
+        attack: what malicious clients do; its changes of examples are made here. None for no attack.
         roots: folders to search for data.
         cache: a folder for slow results, such as an expert's losses; None keeps nothing.
         limit: keep only this number of training examples, the first ones.
@@ -73,6 +76,7 @@ class Experiment:
     more_tests: tuple[str, ...] = ()
     public: float = 0.0
     validation: float = 0.0
+    attack: Attack | None = None
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
     limit: int | None = None
@@ -134,8 +138,12 @@ class Experiment:
                 name,
                 " but on the validation split" if validation is not None else "",
             )
+        poisoned, backdoor = shared.dataset, None
+        if self.attack is not None:
+            poisoned, backdoor = poison_examples(self.attack, poisoned, shared.train, self.settings.seed)
         return Population(
-            dataset=shared.dataset,
+            dataset=poisoned,
+            backdoor=backdoor,
             partition=shared.train,
             tests=shared.tests,
             more_tests=shared.more_tests,

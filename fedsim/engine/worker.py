@@ -25,6 +25,7 @@ from fedsim.core.capabilities import UpdatePostprocessing, capability
 from fedsim.core.client_task import Lockstep
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.core.public_set import AT_ONCE
+from fedsim.data.dataset import Examples
 from fedsim.engine.blocks import Block, Node, TreeSum
 from fedsim.engine.faults import DEFAULT, Faults, should_fail_client
 from fedsim.engine.reduction import add_sums
@@ -223,11 +224,13 @@ class Worker:
         Args:
             round: counted from 0.
             models: {architecture: {name: model}}, the architecture's number as text.
-            shard: the shard's number; shards of the validation set come after those of the test set.
+            shard: the shard's number; shards of the validation set come after those of the test set, and then
+                those of the triggered test examples of a backdoor.
 
         Returns:
             {name: score}. With several architectures, NAME has the sum of their scores, and `NAME_0`,
-            `NAME_1`, ... have the score of each. On the validation set every name ends in `_validation`.
+            `NAME_1`, ... have the score of each. On the validation set every name ends in `_validation`, on
+            triggered examples in `_backdoor`.
         """
         ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.to_channels_last, models)
@@ -290,15 +293,25 @@ class Worker:
 
 
 def count_shards(population: Population) -> int:
-    """Return the number of shards of the test set and the validation set together."""
-    held = population.validation
-    return -(-len(population.dataset.test) // SHARD) + (-(-len(held) // SHARD) if held else 0)
+    """Return the number of shards of all sets on which deployed models are evaluated."""
+    return sum(-(-len(examples) // SHARD) for _, examples in _list_test_sets(population))
+
+
+def _list_test_sets(population: Population) -> list[tuple[str, Examples]]:
+    """List the sets on which deployed models are evaluated, each with the ending of its scores' names."""
+    sets = {
+        "": population.dataset.test,
+        "_validation": population.validation,
+        "_backdoor": population.backdoor,
+    }
+    return [(kind, examples) for kind, examples in sets.items() if examples is not None]
 
 
 def _shard(population: Population, shard: int) -> tuple[str, Tensor, Tensor]:
-    """Return one shard: the ending of its scores' names ("" or "_validation"), stored inputs, labels."""
-    kind, examples, tests = "", population.dataset.test, -(-len(population.dataset.test) // SHARD)
-    if population.validation is not None and shard >= tests:
-        kind, examples, shard = "_validation", population.validation, shard - tests
-    rows = slice(shard * SHARD, (shard + 1) * SHARD)
-    return kind, tree.wrap_array(examples.x[rows]), tree.wrap_array(examples.y[rows])
+    """Return one shard: the ending of its scores' names, stored inputs, labels."""
+    for kind, examples in _list_test_sets(population):
+        if (count := -(-len(examples) // SHARD)) > shard:
+            rows = slice(shard * SHARD, (shard + 1) * SHARD)
+            return kind, tree.wrap_array(examples.x[rows]), tree.wrap_array(examples.y[rows])
+        shard -= count
+    raise IndexError("there is no such shard")

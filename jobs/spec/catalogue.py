@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.algorithms.costs import MethodCost, read_costs
@@ -23,8 +23,20 @@ from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, why_unstackable
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS, Sampler
+from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS, Aggregator, Attack, Compressor
 
-Kind = Literal["algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules"]
+Kind = Literal[
+    "algorithms",
+    "models",
+    "datasets",
+    "partitions",
+    "samplers",
+    "attacks",
+    "aggregators",
+    "compressors",
+    "optimizers",
+    "schedules",
+]
 Entry = dict[str, Any]
 
 _PLAIN: Mapping[Any, str] = {
@@ -40,7 +52,8 @@ def catalogue(kind: Kind) -> list[Entry]:
     """Return all entries of one kind, sorted by name.
 
     Args:
-        kind: "algorithms", "models", "datasets", "partitions", "samplers", "optimizers" or "schedules".
+        kind: "algorithms", "models", "datasets", "partitions", "samplers", "attacks", "aggregators",
+            "compressors", "optimizers" or "schedules".
 
     Returns:
         Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's
@@ -123,7 +136,10 @@ def _describe_partition(name: str, entry: Any) -> Entry:
     }
 
 
-def _describe_setting(name: str, setting: type[LocalOptimizer | Schedule | Sampler]) -> Entry:
+_Setting: TypeAlias = LocalOptimizer | Schedule | Sampler | Attack | Aggregator | Compressor
+
+
+def _describe_setting(name: str, setting: type[_Setting]) -> Entry:
     return {"name": name, "summary": _first_line(setting), "parameters": _make_schema(setting)}
 
 
@@ -133,6 +149,9 @@ _ENTRIES: Mapping[str, tuple[Mapping[str, Any], Callable[[str, Any], Entry]]] = 
     "datasets": (DATASETS, _describe_dataset),
     "partitions": (PARTITIONS, _describe_partition),
     "samplers": (SAMPLERS, _describe_setting),
+    "attacks": (ATTACKS, _describe_setting),
+    "aggregators": (AGGREGATORS, _describe_setting),
+    "compressors": (COMPRESSORS, _describe_setting),
     "optimizers": (OPTIMIZERS, _describe_setting),
     "schedules": (SCHEDULES, _describe_setting),
 }

@@ -15,6 +15,7 @@ from fedsim.learning_tasks.tasks import CLASS_TASKS, LEARNING_TASKS
 from jobs.spec.dataset_facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.name_checks import make_public_set_error, needs_public_set
+from jobs.spec.upload_checks import find_label_faults
 
 _SPEC_PATHS = {
     "num_clients": "clients.total",
@@ -62,6 +63,8 @@ def find_data_faults(
     share, examples = spec.data.public.fraction, facts.all_examples
     if needs_public_set(spec) and share and not round(share * examples):
         faults.append(make_public_set_error(spec, f"that is none of {examples:,} examples"))
+    if not any(path.startswith("attack") for path in wrong_paths):
+        faults += find_label_faults(spec, facts)
     faults += _find_partition_faults(spec, facts, places)
     if facts.file_facts is not None and tests_valid:
         faults += _find_client_test_faults(spec, facts.file_facts)

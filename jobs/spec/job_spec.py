@@ -43,6 +43,7 @@ from jobs.spec.fields import (
     Whole,
     make_fault,
 )
+from jobs.spec.privacy_fields import Fairness, PrivacySection
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
@@ -68,6 +69,24 @@ class JobSpec(Section):
     local: LocalSection = LocalSection()
     algorithm: Named = Field(description="an algorithm, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
+    fairness: Fairness | None = Field(
+        default=None, description="larger weights for clients with larger losses; null: none"
+    )
+    attack: Named | None = Field(
+        default=None,
+        description="what malicious clients do, with its parameters: such as {name: sign_flip, share: 0.2}",
+    )
+    aggregation: Named | None = Field(
+        default=None,
+        description="a robust rule in place of the mean of the clients' models, such as krum or median",
+    )
+    privacy: PrivacySection | None = Field(
+        default=None, description="differential privacy for each client; null: none"
+    )
+    compression: Named | None = Field(
+        default=None,
+        description="of what clients send, with its parameters: such as {name: top_k, share: 0.01}",
+    )
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
     devices: Annotated[

@@ -18,7 +18,9 @@ from jobs.spec.device_checks import find_device_faults
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec
 from jobs.spec.local_checks import find_local_faults, find_setting_faults, prefix_paths
+from jobs.spec.privacy_checks import find_privacy_faults
 from jobs.spec.stop_checks import find_stop_faults
+from jobs.spec.upload_checks import find_upload_faults
 
 BLOCKS_KIND = list[str] | dict[str, Any]
 LORA_HINT = "such as {r: 8, target_modules: [query, value]}"
@@ -36,6 +38,8 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
         *_find_sampler_faults(spec),
         *find_curriculum_faults(spec),
+        *find_upload_faults(spec),
+        *find_privacy_faults(spec),
         *find_stop_faults(spec),
         *find_device_faults(spec),
         *_find_public_set_faults(spec),

@@ -24,6 +24,7 @@ from fedsim.models import MODELS, make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
+from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.data_checks import find_data_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
@@ -33,6 +34,7 @@ from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.local_checks import make_schedule, prefix_paths
 from jobs.spec.name_checks import find_name_faults
+from jobs.spec.upload_wrappers import make_attack, wrap_uploads
 
 
 def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> Experiment:
@@ -214,6 +216,9 @@ def _find_net_faults(spec: JobSpec, algorithm: Algorithm, net: Net) -> list[Fiel
     if (layers := spec.curriculum.layers) is not None:
         wrapper = LayerCurriculum(base=algorithm, **layers.model_dump())
         faults += prefix_paths("curriculum.layers", wrapper.check_openings(net))
+    if spec.privacy is not None and (reason := explain_unsuitable_nets([net])):
+        message, hint = f"does not suit privacy: {reason}", "choose a model without batch normalisation"
+        faults.append(FieldError("model.name", spec.models[0].name, message, hint))
     return faults
 
 
@@ -281,6 +286,7 @@ def _build_experiment(
         evaluate_every=spec.evaluation.every,
         metrics=tuple(spec.evaluation.metrics or ()),
         validation=spec.evaluation.validation,
+        attack=make_attack(spec),
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,
         devices=devices,
@@ -291,13 +297,14 @@ def _build_experiment(
 
 
 def make_algorithm(spec: JobSpec) -> Algorithm:
-    """Make the spec's algorithm; a sampler, curricula, a schedule by results and an average wrap it."""
+    """Make the spec's algorithm with its wrappers, such as curricula, attacks, a sampler and an average."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
     if layers is not None:
         algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
+    algorithm = wrap_uploads(spec, algorithm)
     sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
@@ -315,7 +322,9 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:
     """Return whether each round of the spec depends on the number of rounds of the run."""
-    return make_algorithm(spec).depends_on_num_rounds() or make_schedule(spec).depends_on_num_rounds()
+    finds_noise = spec.privacy is not None and spec.privacy.noise_multiplier is None
+    algorithm, schedule = make_algorithm(spec), make_schedule(spec)
+    return finds_noise or algorithm.depends_on_num_rounds() or schedule.depends_on_num_rounds()
 
 
 def _make_local_training(spec: JobSpec) -> LocalTraining:

@@ -66,7 +66,8 @@ def _list_known_metrics(spec: JobSpec, algorithm: type[Algorithm]) -> list[str]:
         models += [f"global_{number}" for number in range(len(spec.models))] if models else []
     if spec.evaluation.average is not None:
         models += [name.replace("global", "average") for name in models]
-    sets = ["", "_validation"] if spec.evaluation.validation else [""]
+    sets = ["", *(["_validation"] if spec.evaluation.validation else [])]
+    sets += ["_backdoor"] if spec.attack is not None and spec.attack.name == "backdoor" else []
     scores = [f"{model}{kind}_{what}" for model in models for kind in sets for what in ("accuracy", "loss")]
     return [*scores, "train_loss", *(["open_share"] if spec.curriculum.data else [])]
 

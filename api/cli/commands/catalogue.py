@@ -37,6 +37,9 @@ _SINGULAR = {
     "datasets": "data set",
     "partitions": "partition",
     "samplers": "sampler",
+    "attacks": "attack",
+    "aggregators": "aggregator",
+    "compressors": "compressor",
     "optimizers": "optimizer",
     "schedules": "schedule",
 }
@@ -87,6 +90,21 @@ def partitions(name: NameArgument = None, format: FormatOption = Format.TEXT, ur
 def samplers(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the samplers: ways to select the clients of a round (clients.sampler)."""
     _show("samplers", name, format, url)
+
+
+def attacks(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the attacks of malicious clients (attack)."""
+    _show("attacks", name, format, url)
+
+
+def aggregators(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the robust rules in place of the mean of the clients' models (aggregation)."""
+    _show("aggregators", name, format, url)
+
+
+def compressors(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the compressors of what clients send (compression)."""
+    _show("compressors", name, format, url)
 
 
 def optimizers(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
@@ -148,6 +166,9 @@ def register(app: typer.Typer) -> None:
         datasets,
         partitions,
         samplers,
+        attacks,
+        aggregators,
+        compressors,
         optimizers,
         schedules,
         presets,

@@ -15,7 +15,7 @@ router = APIRouter(tags=["catalogue"])
 
 
 class CatalogueEntry(BaseModel):
-    """An algorithm, model, data set, partition, optimizer or schedule."""
+    """An algorithm, a model, or any other entry of the catalogue."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -74,6 +74,24 @@ def list_partitions(service: ServiceOf) -> list[CatalogueEntry]:
 def list_samplers(service: ServiceOf) -> list[CatalogueEntry]:
     """List the samplers: ways to select the clients of a round."""
     return _entries(service, "samplers")
+
+
+@router.get("/attacks")
+def list_attacks(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the attacks of malicious clients."""
+    return _entries(service, "attacks")
+
+
+@router.get("/aggregators")
+def list_aggregators(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the robust rules in place of the mean of the clients' models."""
+    return _entries(service, "aggregators")
+
+
+@router.get("/compressors")
+def list_compressors(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the compressors of what clients send."""
+    return _entries(service, "compressors")
 
 
 @router.get("/optimizers")

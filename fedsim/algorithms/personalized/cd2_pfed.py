@@ -77,6 +77,7 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
     purposes: ClassVar[tuple[str, ...]] = ("personalisation", "distillation")
     stateful: ClassVar[bool] = True
     deploys_models: ClassVar[bool] = False
+    resizes_model: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:

@@ -38,7 +38,7 @@ COMMANDS = (
     *("demo", "run", "serve", "stop", "backup", "recover", "submit", "clone", "list", "show", "watch"),
     *("events", "logs", "rounds", "artifacts", "cancel", "resume", "delete", "sweep", "compare", "verify"),
     *("plan", "partition", "check", "inspect", "new", "algorithms", "models", "datasets", "partitions"),
-    *("samplers", "optimizers", "schedules", "presets", "schema"),
+    *("samplers", "attacks", "aggregators", "compressors", "optimizers", "schedules", "presets", "schema"),
 )
 
 

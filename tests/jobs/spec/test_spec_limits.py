@@ -16,6 +16,7 @@ from fedsim.data import DATASETS, PARTITIONS
 from fedsim.errors import SpecError
 from fedsim.models import MODELS
 from fedsim.samplers import SAMPLERS
+from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.error_messages import shorten_value
 from jobs.spec.name_checks import find_name_faults
@@ -80,6 +81,9 @@ def list_catalogue() -> Iterator[tuple[str, Parameter]]:
         "partition": {name: entry.make for name, entry in PARTITIONS.own.items()},
         "model": MODELS.own,
         "sampler": SAMPLERS,
+        "attack": ATTACKS,
+        "aggregation": AGGREGATORS,
+        "compression": COMPRESSORS,
         "optimizer": OPTIMIZERS,
         "schedule": SCHEDULES,
     }

@@ -1,0 +1,204 @@
+"""RobustAggregation: any algorithm that averages models, with another rule in place of the mean.
+
+Wire:
+    down, keeps  the base algorithm's
+    up      the base algorithm's payloads, each GATHER in place of MEAN or SUM: the bytes on the network are
+    the
+            same, and inside the cluster every client's model travels to the server
+    server  base      the base algorithm's state
+            history   with FoolsGold: the sum of each client's updates, float64
+            shares    of the clients in the update of the last round
+
+The rule combines whole updates, over all payloads together. The base algorithm then gets the combined
+update as its mean; a SUM is this mean times the number of clients. Clients without weight, such as those
+without examples, do not count. Clients of different architectures are combined apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsim.base import rng, tree
+from fedsim.base.tree import Tree
+from fedsim.core import Algorithm, Batch, ClientTask, Context, ReducedUpdates, Reduction
+from fedsim.core.batches import RepeatedBatches
+from fedsim.core.capabilities import ClientInstructions, RoundNoise, StepNoise
+from fedsim.core.public_set import PublicSet
+from fedsim.core.wrapper import StatefulWrapper, WrapperState
+from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
+from fedsim.uploads.model_updates import (
+    ModelUpdate,
+    read_update,
+    require_model_updates,
+    unwrap,
+    write_update,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustAggregationState(WrapperState):
+    """The server state.
+
+    Attributes:
+        history: {client: the sum of its updates, float64 `[d]`}; {} for a rule that does not need it.
+        shares: {client: its share in the update of the last round}; {} for a rule without shares.
+    """
+
+    history: Mapping[str, Tensor]
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustAggregation(StatefulWrapper):
+    """Any algorithm whose uploads are model updates, with a robust rule in place of the mean.
+
+    Attributes:
+        base: the algorithm.
+        aggregator: the rule.
+
+    Raises:
+        ValueError: if the uploads of the base algorithm are no model updates.
+    """
+
+    aggregator: Aggregator
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_model_updates(self.base)
+        if self.aggregator.needs_server_update:
+            if reason := explain_untrainable_server(self.base):
+                raise ValueError(f"the server cannot train as a client: {reason}")
+            object.__setattr__(self, "needs_public_set", True)
+        object.__setattr__(self, "uploads", dict.fromkeys(self.base.uploads, Reduction.GATHER))
+
+    def init_server_state(self, ctx: Context) -> Any:
+        """The base algorithm's state, without a history."""
+        return RobustAggregationState(base=self.base.init_server_state(ctx), history={}, shares={})
+
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        """The base algorithm's state after the combined update."""
+        found = dict[str, Any]()
+        for number, each in ctx.architectures.items():
+            places = [
+                place
+                for place, client in enumerate(reduced.clients)
+                if client % len(ctx.nets) == each.architecture and reduced.weights[place] > 0
+            ]
+            if places:
+                found[number], state = self._combine(each, state, reduced, places)
+        payloads = {
+            name: found.get("0", {}).get(name, {})
+            if len(ctx.nets) == 1
+            else {number: payload[name] for number, payload in found.items()}
+            for name in self.uploads
+        }
+        return super().aggregate(ctx, state, replace(reduced, payloads=payloads))
+
+    def _combine(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates, places: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Return the reduced payloads of the clients at these places, and the state with their record."""
+        kinds, broadcast = self.base.uploads, self.base.broadcast(ctx, state.base)
+        sent = [read_update(kinds, broadcast, {n: reduced[n][place] for n in kinds}) for place in places]
+        clients = tuple(reduced.clients[place] for place in places)
+        updates = torch.stack([tree.flatten(update) for update in sent])
+        weights = torch.tensor([reduced.weights[place] for place in places], dtype=torch.float64)
+        history = dict(state.history)
+        if self.aggregator.needs_history:
+            for client, update in zip(clients, updates, strict=True):
+                history[str(client)] = history[str(client)] + update if str(client) in history else update
+        beside = torch.stack([history[str(client)] for client in clients]) if history else updates
+        if self.aggregator.needs_server_update:
+            beside = tree.flatten(self._train_on_public_set(ctx, broadcast))[None]
+        combined = self._apply_rule(ctx, updates, weights, beside)
+        change = tree.unflatten(combined.update, tree.layout(sent[0]))
+        for name, kind in kinds.items():
+            if kind is Reduction.SUM:
+                change[name] = tree.scale(change[name], float(len(places)))
+        shares = (
+            {} if combined.weights is None else zip(map(str, clients), combined.weights.tolist(), strict=True)
+        )
+        state = replace(state, history=history, shares={**_drop_old(state.shares, ctx), **dict(shares)})
+        return write_update(kinds, broadcast, change), state
+
+    def _train_on_public_set(self, ctx: Context, broadcast: Tree) -> ModelUpdate:
+        """Return the update of the server, which trains on the public set as a client does."""
+        public, local = ctx.require_public_set(), ctx.local
+        shuffled = public.shuffle_batches(
+            ctx.seed, ctx.round, epochs=local.epochs, batch_size=local.batch_size
+        )
+        counts = torch.zeros(ctx.num_classes).index_add(0, public.y, torch.ones(len(public)))
+        task = ClientTask(
+            client=ctx.num_clients,
+            batches=shuffled if local.steps is None else RepeatedBatches(shuffled, local.steps),
+            num_examples=len(public),
+            label_counts=counts,
+            known_counts=counts,
+            broadcast=broadcast,
+            instruction={},
+            client_state=self.base.init_client_state(ctx, broadcast),
+            examples=_PublicExamples(public),
+        )
+        is_random = ctx.net.stochastic
+        with rng.torch_stream(ctx.seed, "server dropout", ctx.round) if is_random else nullcontext():
+            upload = self.base.train_client(ctx, task).upload
+        return read_update(self.base.uploads, broadcast, upload)
+
+    def _apply_rule(self, ctx: Context, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
+        """Apply the rule to the updates, or to the means of buckets of them."""
+        size = self.aggregator.bucket_size
+        if size == 1:
+            return self.aggregator.combine(updates, weights, beside)
+        drawn = rng.stream(ctx.seed, "buckets", ctx.round, ctx.architecture).permutation(len(updates))
+        means, masses, buckets = put_in_buckets(updates, weights, torch.from_numpy(drawn), size)
+        compared = beside if self.aggregator.needs_server_update else means
+        found = self.aggregator.combine(means, masses, compared)
+        if found.weights is None:
+            return found
+        return found._replace(weights=found.weights[buckets] * weights / masses[buckets])
+
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The base algorithm's record, and the clients that the rule kept out of the update."""
+        said: Mapping[str, Any] = super().describe_round(ctx, state)
+        if not state.shares:
+            return said
+        excluded = sorted(int(client) for client, share in state.shares.items() if share == 0)
+        return {**said, "excluded_clients": excluded}
+
+
+class _PublicExamples:
+    """The public set as the examples of a client (`ClientExamples`)."""
+
+    difficulty = None
+
+    def __init__(self, public: PublicSet) -> None:
+        self.public = public
+
+    def __len__(self) -> int:
+        return len(self.public)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all examples in order."""
+        return self.public.iterate_batches()
+
+
+def explain_untrainable_server(algorithm: Algorithm | type[Algorithm]) -> str:
+    """Return why the server cannot train as a client of this algorithm does; "" if it can."""
+    kind = algorithm if isinstance(algorithm, type) else type(unwrap(algorithm))
+    for needed in (StepNoise, RoundNoise, ClientInstructions):
+        if issubclass(kind, needed):
+            return f"clients of {kind.__name__} get random numbers or instructions of their own"
+    return ""
+
+
+def _drop_old(shares: Mapping[str, float], ctx: Context) -> Mapping[str, float]:
+    """Return the shares of this round: those of the architectures before this one."""
+    return {
+        client: share for client, share in shares.items() if int(client) % len(ctx.nets) < ctx.architecture
+    }

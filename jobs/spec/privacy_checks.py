@@ -1,0 +1,112 @@
+"""Checks of the section `privacy`: what it does not go together with, and the budget of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedsim.algorithms import ALGORITHMS
+from fedsim.errors import FieldError
+from fedsim.uploads import ATTACKS
+from fedsim.uploads.accounting import (
+    compute_epsilon,
+    count_affordable_steps,
+    find_mechanism,
+    find_noise_multiplier,
+)
+from fedsim.uploads.model_updates import explain_other_uploads
+from fedsim.uploads.private_updates import AdaptiveClip, explain_count_noise
+from jobs.spec.job_spec import JobSpec
+
+
+def find_privacy_faults(spec: JobSpec) -> list[FieldError]:
+    """Find what privacy excludes, and a budget that the rounds exceed.
+
+    Args:
+        spec: of the right shape.
+    """
+    chosen = spec.privacy
+    if chosen is None:
+        return []
+    faults = list(_find_conflicts(spec))
+    if chosen.delta >= 1 / spec.clients.total:
+        message = (
+            "is not below 1 / clients.total: a mechanism that publishes one client would have this delta"
+        )
+        faults.append(
+            FieldError("privacy.delta", chosen.delta, message, f"such as {0.1 / spec.clients.total:.0e}")
+        )
+    return faults or _find_budget_faults(spec)
+
+
+def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    name, algorithm = spec.algorithm.name, ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and (reason := explain_other_uploads(algorithm)):
+        hint = "choose an algorithm whose clients send models alone, such as fedavg"
+        yield FieldError(
+            "privacy", spec.privacy and spec.privacy.kind, f"does not cover {name}: {reason}", hint
+        )
+    if spec.aggregation is not None:
+        message = "has no known sensitivity, and the noise of privacy is made for a mean"
+        yield FieldError("aggregation", spec.aggregation.name, message, "leave one of them out")
+    if spec.attack is not None and spec.attack.name in ATTACKS and ATTACKS[spec.attack.name].colludes:
+        message = "needs the single updates of a cohort, which privacy keeps from the server"
+        yield FieldError("attack", spec.attack.name, message, "use another attack, such as sign_flip")
+    if spec.clients.sampler.name != "uniform":
+        message = "selects clients in a way for which the budget does not hold"
+        yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
+    if spec.curriculum.clients is not None:
+        message = "asks clients for their losses without noise"
+        yield FieldError("curriculum.clients", None, message, "leave it out")
+    if spec.local.schedule.name == "plateau":
+        message = "follows the clients' training losses, which have no noise"
+        yield FieldError("local.schedule", "plateau", message, "use another schedule, such as cosine")
+    if spec.stop.metric == "train_loss" or (spec.stop.metric or "").startswith("personal_"):
+        message = "comes from the clients' examples without noise"
+        yield FieldError("stop.metric", spec.stop.metric, message, "use a metric on the test set")
+    if len(spec.models) > 1:
+        names = [model.name for model in spec.models]
+        yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a missing package, noise that keeps no privacy, and a budget that the rounds exceed."""
+    chosen, clients = spec.privacy, spec.clients
+    assert chosen is not None
+    try:
+        multiplier = find_spec_noise(spec)
+        if chosen.adaptive_clip is not None:
+            adaptive = AdaptiveClip(**chosen.adaptive_clip.model_dump())
+            if reason := explain_count_noise(adaptive, multiplier, clients.cohort_size):
+                hint = "set count_noise, or use more clients or less noise"
+                return [FieldError("privacy.adaptive_clip.count_noise", adaptive.count_noise, reason, hint)]
+        if chosen.noise_multiplier is None or chosen.epsilon is None:
+            return []
+        mechanism = find_mechanism(chosen.kind, multiplier, clients.cohort_size, clients.total)
+        spent = compute_epsilon(chosen.accountant, *mechanism, spec.rounds, chosen.delta)
+        if spent <= chosen.epsilon:
+            return []
+        kept = count_affordable_steps(
+            chosen.accountant, *mechanism, spec.rounds, chosen.delta, chosen.epsilon
+        )
+        message = f"{spec.rounds:,} rounds with noise_multiplier {multiplier:g} spend {spent:.4g}"
+        hint = f"{kept:,} rounds keep the budget; or leave noise_multiplier out, and fedsim finds it"
+        return [FieldError("privacy.epsilon", chosen.epsilon, message, hint)]
+    except ValueError as error:
+        hint = "raise epsilon, or lower rounds or clients.fraction"
+        return [FieldError("privacy", chosen.kind, str(error), "" if "install" in str(error) else hint)]
+
+
+def find_spec_noise(spec: JobSpec) -> float:
+    """Return the noise multiplier of a spec with privacy: its own, or that which spends its epsilon.
+
+    Raises:
+        ValueError: if Opacus is not installed, or no noise keeps the budget.
+    """
+    chosen, clients = spec.privacy, spec.clients
+    assert chosen is not None
+    if chosen.noise_multiplier is not None:
+        return chosen.noise_multiplier
+    assert chosen.epsilon is not None
+    unit, rate = find_mechanism(chosen.kind, 1.0, clients.cohort_size, clients.total)
+    found = find_noise_multiplier(chosen.accountant, chosen.epsilon, rate, spec.rounds, chosen.delta)
+    return found / unit

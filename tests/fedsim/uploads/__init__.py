@@ -1,0 +1,1 @@
+"""Tests of attacks, privacy and robust aggregation."""

@@ -1,0 +1,73 @@
+"""The accountants: published figures, exact values, composition, and the search for noise."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from fedsim.uploads.accounting import (
+    compute_epsilon,
+    count_affordable_steps,
+    find_mechanism,
+    find_noise_multiplier,
+)
+
+pytest.importorskip("opacus")
+
+
+def exact_gaussian_epsilon(noise_multiplier: float, steps: int, delta: float) -> float:
+    """Of full participation, by Balle and Wang (ICML 2018, Theorem 8) for the mechanism of all steps."""
+    mu = sqrt(steps) / noise_multiplier
+
+    def surplus(epsilon: float) -> float:
+        near = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+        return float(near - delta)
+
+    return float(brentq(surplus, 0, 100))
+
+
+def test_the_published_setting_of_tensorflow_privacy() -> None:
+    """N 60,000, batches of 256, noise 1.12, 60 epochs, delta 1e-5: epsilon 2.92 at order 9 (its tutorial)."""
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    rate, steps = 256 / 60_000, 14_062
+    orders = [float(order) for order in range(2, 64)]
+    rdp = np.array(compute_rdp(q=rate, noise_multiplier=1.12, steps=steps, orders=orders))
+    old = rdp + np.log(1e5) / (np.array(orders) - 1)  # the conversion of that time (Mironov 2017)
+    assert (round(old.min(), 2), orders[old.argmin()]) == (2.92, 9)
+    now = compute_epsilon("rdp", 1.12, rate, steps, 1e-5)
+    assert compute_epsilon("prv", 1.12, rate, steps, 1e-5) < now < old.min()
+    assert now == pytest.approx(2.52, abs=0.01)
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(5.0, 20), (2.0, 1), (30.0, 100)])
+def test_with_all_clients_prv_is_exact_and_rdp_above_it(noise: float, steps: int) -> None:
+    exact = exact_gaussian_epsilon(noise, steps, 1e-5)
+    assert exact <= compute_epsilon("prv", noise, 1.0, steps, 1e-5) <= exact + 0.021
+    assert exact <= compute_epsilon("rdp", noise, 1.0, steps, 1e-5) <= 1.25 * exact
+
+
+def test_several_payloads_are_one_mechanism() -> None:
+    # Two releases with sqrt(2) times the noise are one release: joint clipping covers all payloads.
+    one = compute_epsilon("rdp", 3.0, 1.0, 1, 1e-5)
+    assert compute_epsilon("rdp", 3.0 * sqrt(2), 1.0, 2, 1e-5) == pytest.approx(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.5, 8.0, 100.0])
+def test_noise_is_found_that_spends_the_budget(epsilon: float) -> None:
+    noise = find_noise_multiplier("rdp", epsilon, 0.1, 50, 1e-5)
+    assert 0.998 * epsilon < compute_epsilon("rdp", noise, 0.1, 50, 1e-5) <= epsilon
+    steps = count_affordable_steps("rdp", noise, 0.1, 200, 1e-5, epsilon)
+    assert steps in (50, 51)
+
+
+def test_extremes() -> None:
+    assert compute_epsilon("rdp", 0.0, 0.1, 5, 1e-5) == inf
+    assert compute_epsilon("rdp", 1.0, 0.1, 0, 1e-5) == 0
+    assert find_mechanism("local", 4.0, 10, 100) == (2.0, 1.0)
+    assert find_mechanism("central", 4.0, 10, 100) == (4.0, 0.1)

@@ -1,0 +1,109 @@
+"""The section `privacy`: what it makes of an algorithm, what is refused, and the budget of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.errors import SpecError
+from fedsim.uploads import AdaptiveClip, AttackedClients, PrivateUpdates
+from fedsim.uploads import accounting as accounts
+from jobs.run.checkpoint_policy import depends_on_num_rounds, describe_experiment
+from jobs.settings import Settings
+from jobs.spec import JobSpec, parse_spec
+from jobs.spec.resolve import make_algorithm, resolve_spec
+
+pytest.importorskip("opacus")
+
+
+def private(privacy: Any, **fields: Any) -> JobSpec:
+    common = {"algorithm": "fedavg", "rounds": 3, "clients": {"total": 20, "fraction": 0.5}}
+    return parse_spec({**common, **fields, "privacy": privacy})
+
+
+def test_a_target_epsilon_finds_the_noise_and_is_reported(settings: Settings) -> None:
+    experiment = resolve_spec(private({"epsilon": 20, "delta": 1e-4, "clip": 0.5}), settings)
+    population = experiment.load_population()
+    pool = SerialPool(experiment.algorithm, population)
+    found = [r.method["privacy"] for r in simulate(experiment.algorithm, population, pool)]
+    assert found[-1]["epsilon"] == pytest.approx(20, rel=2e-3)
+    assert found[-1]["epsilon"] <= 20
+    assert found[0]["epsilon"] < found[1]["epsilon"] < found[2]["epsilon"]
+    assert {each["delta"] for each in found} == {1e-4}
+
+
+def test_the_fields_reach_the_wrapper() -> None:
+    section = {"noise_multiplier": 0.5, "clip": 2, "delta": 1e-6, "accountant": "prv"}
+    made = make_algorithm(private({**section, "adaptive_clip": {"quantile": 0.9}}, attack="sign_flip"))
+    assert isinstance(made, PrivateUpdates)
+    assert isinstance(made.base, AttackedClients)
+    assert (made.kind, made.clip, made.delta, made.accountant) == ("central", 2, 1e-6, "prv")
+    assert (made.noise_multiplier, made.adaptive) == (0.5, AdaptiveClip(quantile=0.9))
+    local = make_algorithm(private({"kind": "local", "epsilon": 50}))
+    assert isinstance(local, PrivateUpdates)
+    spent = accounts.compute_epsilon("rdp", local.noise_multiplier / 2, 1.0, 3, 1e-5)
+    assert spent == pytest.approx(50, rel=2e-3)
+
+
+@pytest.mark.slow
+def test_noise_for_a_budget_depends_on_the_number_of_rounds() -> None:
+    assert depends_on_num_rounds(private({"epsilon": 8}))
+    assert not depends_on_num_rounds(private({"noise_multiplier": 1}))
+    assert "privacy" not in describe_experiment(parse_spec({"algorithm": "fedavg"}))
+
+
+NOISE = {"noise_multiplier": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "fields", "path", "text"),
+    [
+        ({}, {}, "privacy", "set epsilon"),
+        ({"kind": "local", "epsilon": 1, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: local"),
+        ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "rounds keep the budget"),
+        ({**NOISE, "delta": 0.05}, {}, "privacy.delta", "below 1 / clients.total"),
+        ({**NOISE, "adaptive_clip": {}}, {}, "privacy.adaptive_clip.count_noise", "has to be above"),
+        (NOISE, {"algorithm": "ifca"}, "privacy", "of every single client"),
+        (NOISE, {"algorithm": "ace_pfl"}, "privacy", "do not send a model"),
+        (NOISE, {"aggregation": "median"}, "aggregation", "no known sensitivity"),
+        (NOISE, {"attack": "alie"}, "attack", "single updates"),
+        (NOISE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
+        (NOISE, {"curriculum": {"clients": {}}}, "curriculum.clients", "without noise"),
+        (NOISE, {"local": {"schedule": "plateau"}}, "local.schedule", "training losses"),
+        (NOISE, {"stop": {"metric": "train_loss", "target": 0.1}}, "stop.metric", "without noise"),
+        (NOISE, {"model": ["mlp", "logistic"]}, "model", "several models"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    privacy: Any, fields: dict[str, Any], path: str, text: str, settings: Settings
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(private(privacy, **fields), settings)
+    faults = {fault.path: str(caught.value) for fault in caught.value.errors}
+    assert path in faults
+    assert text in faults[path]
+
+
+@pytest.mark.slow
+def test_a_model_with_statistics_is_refused(settings: Settings) -> None:
+    with pytest.raises(SpecError, match="sends statistics of its examples") as caught:
+        resolve_spec(private(NOISE, model="resnet18"), settings)
+    assert [fault.path for fault in caught.value.errors] == ["model.name"]
+    assert resolve_spec(private(NOISE, model={"name": "resnet18", "norm": "group"}), settings)
+
+
+def test_without_opacus_the_check_says_what_to_install(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise ValueError("needs the package opacus; install the extra")
+
+    monkeypatch.setattr(accounts, "_load_accountants", fail)
+    accounts.compute_epsilon.cache_clear()
+    accounts.find_noise_multiplier.cache_clear()
+    with pytest.raises(SpecError, match="needs the package opacus") as caught:
+        resolve_spec(private({"epsilon": 3.25}), settings)
+    assert [fault.path for fault in caught.value.errors] == ["privacy"]
