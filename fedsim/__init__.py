@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedsim.engine.simulation import simulate
     from fedsim.models.net import Net
     from jobs.spec import JobSpec
+    from jobs.tune.search import tune
 
 __all__ = [
     "Algorithm",
@@ -44,6 +45,7 @@ __all__ = [
     "rng",
     "simulate",
     "tree",
+    "tune",
 ]
 
 _PLACES = {
@@ -55,6 +57,7 @@ _PLACES = {
     "rng": "fedsim.base.rng",
     "simulate": "fedsim.engine.simulation",
     "tree": "fedsim.base.tree",
+    "tune": "jobs.tune.search",
 }
 """The module of each public name; `rng` and `tree` are modules themselves."""
 

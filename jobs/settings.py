@@ -94,6 +94,7 @@ class Settings:
             (`FEDSIM_DRAIN`).
         log_format: of the API's own log, `text` or `json` (`FEDSIM_LOG_FORMAT`).
         plugins: modules that register algorithms, models and data, separated by commas (`FEDSIM_PLUGINS`).
+        track: the trackers of every run (`FEDSIM_TRACK`), such as ("mlflow",).
         allow_python: whether models may come from Python files (`FEDSIM_ALLOW_PYTHON`, 0 or 1), which is
             code that runs here and on the cluster. None: the command line and the library allow it, a service
             does not.
@@ -116,6 +117,7 @@ class Settings:
     drain_seconds: int = 0
     log_format: str = "text"
     plugins: str = ""
+    track: tuple[str, ...] = ()
     allow_python: bool | None = None
     allow_open_ray: bool | None = None
 
@@ -158,6 +160,7 @@ class Settings:
             "drain_seconds": _read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
             "log_format": _read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
+            "track": tuple(name.strip() for name in env.get("FEDSIM_TRACK", "").split(",") if name.strip()),
             "allow_python": _read_switch(env, "FEDSIM_ALLOW_PYTHON"),
             "allow_open_ray": _read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
@@ -192,6 +195,7 @@ class Settings:
             "FEDSIM_MAX_RUNNING": str(self.max_running),
             "FEDSIM_RAY_ADDRESS": self.ray_address,
             "FEDSIM_PLUGINS": self.plugins,
+            "FEDSIM_TRACK": ",".join(self.track),
         }
         return {name: value for name, value in variables.items() if value}
 

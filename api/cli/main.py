@@ -32,6 +32,7 @@ from api.cli.commands import (
     serve,
     store,
     sweep,
+    tune,
     verify,
 )
 from api.cli.interruption import TERMINATED, Terminated
@@ -99,7 +100,7 @@ def _root(
 
 
 PARTS = (
-    *(demo, serve, store, run, jobs, job_output, sweep, compare, report, reproduce, verify),
+    *(demo, serve, store, run, tune, jobs, job_output, sweep, compare, report, reproduce, verify),
     *(catalogue, partition, inspect, plan, new),
 )
 for part in PARTS:
