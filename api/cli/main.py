@@ -20,6 +20,7 @@ from api.cli.commands import (
     catalogue,
     compare,
     demo,
+    export,
     inspect,
     job_output,
     jobs,
@@ -100,7 +101,7 @@ def _root(
 
 
 PARTS = (
-    *(demo, serve, store, run, tune, jobs, job_output, sweep, compare, report, reproduce, verify),
+    *(demo, serve, store, run, tune, jobs, job_output, sweep, compare, report, reproduce, verify, export),
     *(catalogue, partition, inspect, plan, new),
 )
 for part in PARTS:
