@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from api.sdk.async_client import AsyncFedSimClient
     from api.sdk.client import FedSimClient
+    from api.sdk.run_comparison import compare
     from fedsim.base import rng, tree
     from fedsim.core import Algorithm
     from fedsim.engine.simulation import simulate
@@ -42,6 +43,7 @@ __all__ = [
     "JobSpec",
     "Net",
     "__version__",
+    "compare",
     "rng",
     "simulate",
     "tree",
@@ -54,6 +56,7 @@ _PLACES = {
     "FedSimClient": "api.sdk.client",
     "JobSpec": "jobs.spec",
     "Net": "fedsim.models.net",
+    "compare": "api.sdk.run_comparison",
     "rng": "fedsim.base.rng",
     "simulate": "fedsim.engine.simulation",
     "tree": "fedsim.base.tree",
