@@ -20,7 +20,7 @@ RUN useradd --create-home --uid 10001 fedsim \
 
 WORKDIR /opt/fedsim
 
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt ray_cluster.yaml README.md LICENSE ./
 COPY fedsim ./fedsim
 COPY actors ./actors
 COPY jobs ./jobs

@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # them. Files run in the order of their folders, because the last folders have short tests.
 SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-postgres test-reference check format clean
+.PHONY: venv demo test test-postgres test-reference check format docs clean
 
 venv: $(STAMP)
 
@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "fedsim needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Installing fedsim and its libraries into $(VENV); this takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,aws,postgres,table,text,timm,peft,tune,tensorboard,mlflow,wandb,onnx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,aws,postgres,table,text,timm,peft,tune,tensorboard,mlflow,wandb,onnx]'
 	touch $(STAMP)
 
 demo: venv
@@ -44,6 +44,9 @@ check: venv
 format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -50,6 +50,9 @@ __all__ = [
     "tune",
 ]
 
+DISTRIBUTION = "fedsim-ray"
+"""The name of this package for pip. Another package is called fedsim there."""
+
 _PLACES = {
     "Algorithm": "fedsim.core",
     "AsyncFedSimClient": "api.sdk.async_client",
@@ -118,5 +121,20 @@ def _find_shadowing_package() -> tuple[str, str] | None:
     return None
 
 
+def _refuse_namesake() -> None:
+    """Raise an error if the other package is installed too: each overwrites files of the other."""
+    try:
+        other = metadata.distribution("fedsim")
+    except metadata.PackageNotFoundError:
+        return
+    raise ImportError(
+        f"another package called fedsim ({other.version}) is installed beside {DISTRIBUTION}, and both have "
+        f"the folder fedsim; run: pip uninstall fedsim {DISTRIBUTION}, then install {DISTRIBUTION} again"
+    )
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+_refuse_namesake()

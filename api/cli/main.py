@@ -18,6 +18,7 @@ import typer
 
 from api.cli.commands import (
     catalogue,
+    cluster,
     compare,
     demo,
     export,
@@ -101,7 +102,8 @@ def _root(
 
 
 PARTS = (
-    *(demo, serve, store, run, tune, jobs, job_output, sweep, compare, report, reproduce, verify, export),
+    *(demo, serve, store, cluster, run, tune, jobs, job_output, sweep, compare, report, reproduce),
+    *(verify, export),
     *(catalogue, partition, inspect, plan, new),
 )
 for part in PARTS:
@@ -127,17 +129,35 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FedsimError as error:
-        from api.cli.display import print_error, print_message
-
-        print_error(error)
-        if trace := getattr(error, "trace", ""):
-            print_message(f"  the stack trace is in {_write_trace(trace)}")
-        return find_exit_code(error)
-    except Exception:
+        return _report_error(error)
+    except Exception as error:
+        if missing := _find_missing_library(error):
+            return _report_error(missing)
         path = _write_trace(traceback.format_exc())
         print(f"fedsim: internal error (a bug in fedsim); the stack trace is in {path}", file=sys.stderr)
         return BUG
     return 0
+
+
+def _report_error(error: FedsimError) -> int:
+    from api.cli.display import print_error, print_message
+
+    print_error(error)
+    if trace := getattr(error, "trace", ""):
+        print_message(f"  the stack trace is in {_write_trace(trace)}")
+    return find_exit_code(error)
+
+
+def _find_missing_library(error: Exception) -> SettingsError | None:
+    """Explain the missing library of an installation that is only a client of a service."""
+    library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if library in ("", "fedsim", "actors", "jobs", "api"):
+        return None
+    return SettingsError(
+        f"this command needs {library}, which is not installed: here fedsim is only a client of a service",
+        "install fedsim with its libraries (docs/operations.md, Install), or let a service run the job: "
+        "fedsim submit SPEC",
+    )
 
 
 def find_exit_code(error: FedsimError) -> int:

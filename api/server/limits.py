@@ -56,10 +56,13 @@ class RateLimit:
 
 
 def find_network(address: str) -> str:
-    """Return the caller of an address: the IPv4 address itself, or the network of an IPv6 address."""
+    """Return the caller of an address: the IPv4 address itself, or the network of an IPv6 address.
+
+    All callers with anything else, such as a long text that somebody wrote into `X-Forwarded-For`, are one.
+    """
     found = parse_address(address)
     if found is None:
-        return address
+        return "unknown"
     if found.version == 4:
         return str(found)
     return str(ipaddress.ip_network((found, IPV6_NETWORK), strict=False))

@@ -35,7 +35,11 @@ SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 )
+OTHER_SITES = frozenset({"cross-site", "same-site"})
+"""Values of `Sec-Fetch-Site` for pages of other sites, and of other ports and names of this site."""
 
 
 def close_beyond_loopback(host: str, settings: Settings) -> Settings:
@@ -172,6 +176,8 @@ class SecurityLayer:
         if origin is not None and not self.hosts.allows_origin(origin, host):
             detail = f"pages of {origin!r} may not call this server"
             return make_problem(403, detail, hint="open the page of this server")
+        if not self._open(path) and _is_from_foreign_page(headers):
+            return make_problem(403, "pages of other sites may not call this server")
         # The same answer for a missing and for a wrong token, so that it reveals nothing.
         if not self._open(path) and not self._is_authorised(headers.get("authorization", "")):
             return make_problem(401, "a token is required", headers={"WWW-Authenticate": "Bearer"})
@@ -216,6 +222,15 @@ class SecurityLayer:
             if started:
                 raise
             await self._too_large()(scope, receive, send)
+
+
+def _is_from_foreign_page(headers: Headers) -> bool:
+    """Whether a browser says that a foreign page makes this request, such as for an image, without `Origin`.
+
+    Whoever follows a link or types an address may read the answer.
+    """
+    is_foreign = headers.get("sec-fetch-site") in OTHER_SITES and "origin" not in headers
+    return is_foreign and headers.get("sec-fetch-mode") != "navigate"
 
 
 class _TooLarge(Exception):

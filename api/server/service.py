@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 CHECKS_AT_ONCE = 8
 
+ROUND_LOOKUPS_AT_ONCE = 2
+"""Requests at the same time that keep all rounds of their jobs in memory."""
+
 CHECK_PROCESSES = 2
 """Processes that read data for checks and class maps at the same time; each may use half of the memory."""
 
@@ -107,6 +110,7 @@ class Service:
             "try again later, or plan on the command line: fedsim plan",
         )
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
+        self.round_lookups = Lookups(ROUND_LOOKUPS_AT_ONCE)
         self.data_checker = WorkProcess(
             "jobs.plan.checker",
             "check",

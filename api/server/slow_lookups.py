@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Lookups:
-    """Runs work that may read a whole data set, such as a check; a few at a time.
+    """Runs work that may take long or read much, such as a check; a few at a time.
 
     Args:
         threads: number of look-ups that run at the same time.
@@ -40,9 +40,7 @@ class Lookups:
             ServiceBusy: too many look-ups are waiting.
         """
         if self.pending >= self.threads + self.waiting:
-            raise ServiceBusy(
-                f"too many requests that may read a data set are running or waiting ({self.pending})"
-            )
+            raise ServiceBusy(f"too many requests that may take long are running or waiting ({self.pending})")
         self._limiter = self._limiter or CapacityLimiter(self.threads)
         self.pending += 1
         try:

@@ -173,7 +173,9 @@ class _Process:
         """Start a module."""
         return cls(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", module),
+                # Python and Ray's workers import no modules of the folder where the service was started.
+                *(sys.executable, "-P", "-m", module),
+                cwd=environment["FEDSIM_HOME"],
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

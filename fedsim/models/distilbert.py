@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from fedsim.base.parameters import Count, Layers
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.models.inputs import Dropout, token_length
-from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS, import_transformers, load_published
+from fedsim.models.libraries.hugging_face import (
+    NO_DATA_ROOTS,
+    import_transformers,
+    load_published,
+    refuse_loading_config,
+)
 
 _POSITIONS = 512
 
@@ -90,6 +95,7 @@ def _load_published_encoder(name: str, vocabulary: int, rates: dict[str, float],
     """The encoder with published weights; on the meta device, without weights from their configuration."""
     transformers = import_transformers()
     config = load_published(transformers.DistilBertConfig, name, places, **rates)
+    refuse_loading_config(config)
     if vocabulary > config.vocab_size:
         raise ValueError(
             f"{name} knows {config.vocab_size} tokens, but this data has {vocabulary}; "

@@ -6,7 +6,8 @@ are constants: they neither train nor travel, so that the traffic of a run is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,10 @@ from fedsim.models.libraries.hugging_face import import_transformers
 
 LOADING_ARGUMENTS = frozenset({"auto_mapping", "megatron_config", "megatron_core"})
 """Arguments of peft that name modules to import."""
+
+MOST_REPETITIONS = 4
+
+REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 def build_with_lora(build: Callable[[], nn.Module], lora: Mapping[str, Any]) -> nn.Module:
@@ -33,6 +38,8 @@ def build_with_lora(build: Callable[[], nn.Module], lora: Mapping[str, Any]) -> 
     """
     for name in LOADING_ARGUMENTS & lora.keys():
         raise make_spec_error(f"lora.{name}", lora[name], "cannot be set: it names code", "leave it out")
+    for pattern in _list_texts(lora):
+        _check_pattern(pattern)
     import_transformers()  # peft imports it, and it needs a preparation
     peft = import_extra("peft", "peft")
     try:
@@ -43,3 +50,24 @@ def build_with_lora(build: Callable[[], nn.Module], lora: Mapping[str, Any]) -> 
         hint = "it has the arguments of peft.LoraConfig, such as {r: 8, target_modules: [query, value]}"
         raise make_spec_error("lora", dict(lora), f"cannot be used: {error}", hint) from error
     return module
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    """Yield all texts in the arguments; peft takes most of them as regular expressions."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
+            yield from _list_texts(item)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise an error for a regular expression whose search could take forever.
+
+    Raises:
+        SpecError: with path `lora`.
+    """
+    if REPEATED_GROUP.search(pattern) or sum(map(pattern.count, "*+?{")) > MOST_REPETITIONS:
+        message = f"has a pattern that repeats a group, or has more than {MOST_REPETITIONS} repetitions"
+        hint = "name the modules, such as target_modules: [query, value]"
+        raise make_spec_error("lora", pattern, message, hint)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
 from jobs.grid.claims import Claim, Comparison
@@ -66,6 +66,16 @@ class Verdict:
     diverged: int = 0
     unit: str = ""
     scale: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make the verdict data for programs; figures are in the units of the metric, not scaled."""
+        about = {"claim": self.claim.id, "sentence": self.claim.sentence, "table": self.table}
+        difference = None if self.difference is None else asdict(self.difference)
+        figures = {"value": self.value, "baseline": self.baseline, "difference": difference}
+        return {
+            **{**about, "cell": dict(self.cell), "verdict": str(self.outcome), "reason": self.reason},
+            **{**figures, "p_value": self.p_value, "seeds": self.seeds, "diverged": self.diverged},
+        }
 
     def describe_cell(self) -> str:
         """Write both cells, e.g. `KDIA against FedAvg, Dir(0.1)`."""

@@ -133,8 +133,10 @@ def stop_ray(settings: Settings) -> bool:
 
 
 def package_path() -> str:
-    """Return the `PYTHONPATH` for processes of the local Ray: fedsim's packages before the present value."""
-    return os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    """Return the `PYTHONPATH` for processes in another folder: fedsim's packages, then the present value."""
+    # An empty entry would be the folder of the new process.
+    given = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return os.pathsep.join([str(Path(__file__).parents[2]), *given])
 
 
 def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:

@@ -29,6 +29,14 @@ from jobs.spec.resolve import check_spec
 MOST_DRAWN = 2**16
 """Largest product of the sizes of generated data whose check needs no process: one example is drawn there."""
 
+MOST_UNITS = 2**12
+"""Largest product of the sizes of a model whose check needs no process."""
+
+MOST_WEIGHTS = 2**20
+"""Largest product of the sizes of a model and of its generated data whose check needs no process."""
+
+MOST_LAYERS = 100
+
 FILE_PARTITIONS = ("file", "difficulty")
 """Partitions from a file; `difficulty` may have any other as its base."""
 
@@ -70,7 +78,7 @@ def check_submission(
 
 
 def needs_data(spec: JobSpec) -> bool:
-    """Return whether the check of a spec reads files, draws much, or runs code that is not fedsim's.
+    """Return whether the check of a spec reads files, draws or builds much, or runs code of others.
 
     Args:
         spec: of the right shape; its names may be unknown.
@@ -83,7 +91,8 @@ def needs_data(spec: JobSpec) -> bool:
     return (
         _is_foreign(DATASETS, dataset.name)
         or reads_files(dataset.name)
-        or _draws_much(dataset.params)
+        or _measure_size(dataset.params) > MOST_DRAWN
+        or any(_is_large(model.params, dataset.params) for model in models)
         or _is_foreign(PARTITIONS, partition)
         or partition in FILE_PARTITIONS
         or any(_is_foreign(MODELS, model.name) or model.name in LIBRARIES for model in models)
@@ -95,9 +104,16 @@ def _is_foreign(registry: Registry[Any], name: str) -> bool:
     return name in registry and bool(registry.source(name))
 
 
-def _draws_much(params: Mapping[str, Any]) -> bool:
+def _is_large(model: Mapping[str, Any], dataset: Mapping[str, Any]) -> bool:
+    units, layers = _measure_size(model), model.get("layers", 0)
+    is_wide = units > MOST_UNITS or units * _measure_size(dataset) > MOST_WEIGHTS
+    return is_wide or (isinstance(layers, int) and layers > MOST_LAYERS)
+
+
+def _measure_size(params: Mapping[str, Any]) -> int:
+    """Return the product of the sizes among the parameters of generated data or of a model."""
     sizes = (value for name, value in params.items() if name not in COUNTS and isinstance(value, int))
-    return math.prod(sizes) > MOST_DRAWN
+    return math.prod(max(1, size) for size in sizes)
 
 
 def answer_question(question: Mapping[str, Any], settings: Settings) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, Whole, make_fault
+from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
 
 class PacingSection(Section):
@@ -81,10 +81,12 @@ class LayerCurriculumSection(Section):
     order: Literal["vanilla", "anti"] = Field(
         default="vanilla", description="vanilla: from the input on; anti: from the head on"
     )
-    times: tuple[Annotated[Whole, Field(ge=0)], ...] | Literal["even"] | None = Field(
+    times: tuple[Annotated[Whole, Field(ge=0, le=MAX_ROUNDS)], ...] | Literal["even"] | None = Field(
         default=None, description="the round of each opening; even: spread over the run; null: see every"
     )
-    every: Whole = Field(default=100, ge=0, description="rounds between openings, if times is null")
+    every: Whole = Field(
+        default=100, ge=0, le=MAX_ROUNDS, description="rounds between openings, if times is null"
+    )
 
 
 class Curriculum(Section):

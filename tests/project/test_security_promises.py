@@ -21,6 +21,7 @@ SECURITY = f"{SERVER}/test_security.py"
 CONNECTIONS = f"{SERVER}/test_connections.py"
 LIMITS = f"{SERVER}/test_limits.py"
 CALLERS = f"{SERVER}/test_models_of_callers.py"
+LIBRARIES = "tests/fedsim/models/test_library_models.py"
 LOCAL_RAY = "tests/jobs/local_ray/test_embedded_ray.py"
 RAY_CONNECTION = "tests/jobs/run/test_ray_connection.py"
 
@@ -34,6 +35,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "foreign-pages": (
         f"{SECURITY}::test_a_foreign_host_is_refused",
         f"{SECURITY}::test_a_page_from_elsewhere_may_not_call",
+        f"{SECURITY}::test_a_page_from_elsewhere_may_not_show_an_answer_as_an_image",
         f"{SECURITY}::test_beyond_loopback_addresses_and_own_names_are_allowed",
     ),
     "page-scripts": (f"{SECURITY}::test_answers_forbid_what_browsers_might_do_with_them",),
@@ -46,13 +48,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/fedsim/data/test_data_paths.py::"
         "test_every_text_parameter_stays_in_the_data_roots_or_names_no_file",
         f"{SECURITY}::test_a_spec_reaches_no_file_outside_the_data_roots",
+        "tests/fedsim/data/test_hugging_face.py::test_a_set_names_no_images_outside_the_data_roots",
     ),
     "weights-in-data-roots": (
         f"{CALLERS}::test_a_service_reads_no_file_that_a_caller_names",
         "tests/jobs/spec/test_init.py::test_a_service_reads_no_files_outside_its_data_roots",
         "tests/fedsim/models/test_texts.py::test_weights_outside_the_data_roots_are_refused",
+        f"{LIBRARIES}::test_weights_are_read_only_from_where_fedsim_looks",
+        f"{LIBRARIES}::test_no_setting_makes_transformers_read_a_file",
     ),
-    "not-the-working-folder": (f"{SECURITY}::test_a_spec_reaches_no_file_where_the_service_was_started",),
+    "not-the-working-folder": (
+        f"{SECURITY}::test_a_spec_reaches_no_file_where_the_service_was_started",
+        f"{SERVER}/test_work_process.py::test_no_code_of_the_working_folder_runs",
+    ),
     "job-files": (
         f"{SERVER}/test_artifacts.py::test_what_is_no_artifact_or_not_there_yet_is_not_found",
         "tests/jobs/test_settings.py::test_what_is_no_job_id_becomes_no_path",
@@ -62,7 +70,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SECURITY}::test_yaml_that_is_more_than_data_is_refused",
         "tests/jobs/spec/test_made_specs.py::test_tags_anchors_and_objects_are_refused",
     ),
-    "no-python-models": (f"{CALLERS}::test_code_of_callers_is_refused_and_not_run",),
+    "no-python-models": (
+        f"{CALLERS}::test_code_of_callers_is_refused_and_not_run",
+        f"{CALLERS}::test_a_job_from_the_time_when_code_was_allowed_is_not_resumed",
+        f"{LIBRARIES}::test_a_published_model_runs_no_code_and_takes_only_settings",
+        f"{LIBRARIES}::test_a_published_configuration_names_no_code_and_no_files",
+    ),
     "no-pickles": (
         f"{SECURITY}::test_pickles_are_never_opened",
         "tests/fedsim/data/test_images.py::test_a_damaged_cifar_batch_is_named",
@@ -90,7 +103,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/jobs/spec/test_made_specs.py::test_data_that_no_machine_would_hold_is_refused",
         f"{SERVER}/test_refusals.py::test_too_many_fields_are_one_fault",
     ),
-    "patterns": ("tests/fedsim/data/test_audio.py::test_no_pattern_takes_long",),
+    "checks": (
+        f"{SERVER}/test_data_checks.py::test_a_class_map_of_large_data_is_refused_and_others_are_made",
+        "tests/jobs/plan/test_checker.py::test_a_check_that_reads_files_or_builds_much_needs_a_process",
+        "tests/jobs/plan/test_checker.py::test_a_process_cannot_take_more_memory_than_its_limit",
+    ),
+    "comparisons": (
+        f"{SERVER}/test_comparison.py::test_jobs_with_too_many_rounds_are_refused",
+        f"{SERVER}/test_comparison.py::test_few_comparisons_run_at_once",
+    ),
+    "patterns": (
+        "tests/fedsim/data/test_audio.py::test_no_pattern_takes_long",
+        f"{LIBRARIES}::test_no_pattern_of_an_adapter_takes_long",
+    ),
     "no-traces": (f"{SERVER}/test_refusals.py::test_a_bug_is_answered_without_a_trace",),
     "no-secrets-in-logs": (
         f"{SERVER}/test_logs.py::test_the_token_is_in_no_log_whatever_happens",
@@ -104,6 +129,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "home-is-private": (
         "tests/jobs/test_home_permissions.py::test_an_open_home_is_closed",
+        "tests/jobs/test_home_permissions.py::test_only_its_user_may_write_into_a_home",
+        "tests/jobs/test_home_permissions.py::test_a_home_of_somebody_else_where_all_may_write_is_refused",
         "tests/jobs/test_settings.py::test_directories_are_made_when_they_are_asked_for",
     ),
     "ray-is-private": (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import UrlOption, make_folder
+from api.cli.commands.options import Format, FormatOption, UrlOption, make_folder
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -52,25 +52,33 @@ def reproduce(
         Path | None,
         typer.Option("--pages", metavar="DIR", help="Folder of the pages. Default: --out."),
     ] = None,
+    format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
     """Run a result table of a paper, and judge the paper's claims by it.
 
     Finished runs are kept: run it again to continue. --report writes a page for each paper.
     """
-    from api.cli.display import make_data_console, print_message
+    from api.cli.display import make_data_console, print_json, print_message
 
     if report:
         own = None if name in (None, "list") else _read_table(name, scale, seeds)
-        for path in write_pages(out, pages or out, own):
+        written = write_pages(out, pages or out, own)
+        for path in written:
             print_message(f"wrote {path}")
+        if format is Format.JSON:
+            print_json([str(path) for path in written])
         return
     if name is None or name == "list":
-        make_data_console().print(_list_tables(out))
+        listed = _list_tables(out)
+        if format is Format.JSON:
+            print_json(listed)
+        else:
+            make_data_console().print(_draw_list(listed))
         return
     table = _read_table(name, scale, seeds)
     faults = _make_runs(table, make_folder(out), on, processes, device, url)
-    _print_claims(table, out)
+    _print_claims(table, out, format)
     for fault in faults:
         print_message(f"failed: {fault}")
     raise typer.Exit(1 if faults else 0)
@@ -147,31 +155,43 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _list_tables(out: Path) -> Any:
-    """The table of tables: page, name, what it shows, runs, hours."""
-    from api.cli.display import make_plain_text, make_table
+def _list_tables(out: Path) -> list[dict[str, Any]]:
+    """List the tables: paper, name, what each shows, its runs, how many are finished, processor hours."""
     from jobs.grid.finished import list_missing
     from jobs.grid.journal import Journal
     from jobs.grid.pages import find_paper
     from jobs.grid.table import load_table, tables
 
-    rows = []
+    listed = []
     for table in map(load_table, tables()):
         total = len(table.runs())
         missing = list_missing(table, Journal(out, table.name))
-        hours = "" if table.hours is None else f"{table.hours:.2g}"
-        cells = (find_paper(table.page).short, table.name, table.title)
-        rows.append([*map(make_plain_text, cells), f"{total - len(missing)}/{total}", hours])
+        about = {"paper": find_paper(table.page).short, "table": table.name, "shows": table.title}
+        listed.append({**about, "runs": total, "finished": total - len(missing), "hours": table.hours})
+    return listed
+
+
+def _draw_list(listed: list[dict[str, Any]]) -> Any:
+    from api.cli.display import make_plain_text, make_table
+
+    rows = []
+    for each in listed:
+        texts = (make_plain_text(each[name]) for name in ("paper", "table", "shows"))
+        hours = "" if each["hours"] is None else f"{each['hours']:.2g}"
+        rows.append([*texts, f"{each['finished']}/{each['runs']}", hours])
     return make_table(("paper", "table", "shows", "runs", "hours"), rows, numbers=("runs", "hours"))
 
 
-def _print_claims(table: Table, out: Path) -> None:
+def _print_claims(table: Table, out: Path, format: Format) -> None:
     """Print the verdicts on the claims of a table."""
-    from api.cli.display import make_data_console, make_plain_text, make_table
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
     from jobs.grid.journal import Journal
     from jobs.grid.verdicts import judge_claims
 
     verdicts = judge_claims(table, Journal(out, table.name).read())
+    if format is Format.JSON:
+        print_json([verdict.to_dict() for verdict in verdicts])
+        return
     heads = ("claim", "cell", "verdict", "difference", "p (Holm)")
     rows = (
         [

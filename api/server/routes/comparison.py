@@ -12,7 +12,7 @@ from api.comparison.compared_run import ComparedRun
 from api.comparison.curves import Along
 from api.comparison.records import LAST, Comparison
 from api.reports.comparison_tables import PaperFormat, render_table
-from api.server.dependencies import StoreOf
+from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.curves import Id, Metric
 from api.server.routes.jobs import Label, read_all_rounds
@@ -23,6 +23,9 @@ from jobs.store.records import Job
 router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 500
+
+MOST_ROUNDS = 100_000
+"""Rounds of all jobs of a comparison: each takes some kilobytes of memory. A single job has no more."""
 
 TABLE_TYPES = {
     "text/csv": PaperFormat.CSV,
@@ -36,10 +39,12 @@ AS_TABLE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/comparison", response_model=Comparison, responses=describe_problems(404, 422, also=AS_TABLE))
-def compare_jobs(
+@router.get(
+    "/comparison", response_model=Comparison, responses=describe_problems(404, 422, 503, also=AS_TABLE)
+)
+async def compare_jobs(
     request: Request,
-    store: StoreOf,
+    service: ServiceOf,
     job: Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")] = None,
     label: Annotated[
         list[Label] | None,
@@ -60,18 +65,35 @@ def compare_jobs(
     ] = None,
     together: Annotated[bool, Query(description="False: one group for each job.")] = True,
     along: Annotated[Along, Query(description="The horizontal axis of the curves.")] = "rounds",
-) -> Comparison | Response:
+) -> Response:
     """Compare jobs. With `Accept: text/csv`, `text/markdown` or `application/x-latex`: the table alone."""
-    runs = [
-        ComparedRun.from_job(each, list(read_all_rounds(store, each.id, 0)))
-        for each in _find_jobs(store, job or [], label or [])
-    ]
-    found = compare_runs(runs, metric, target, last=last, against=against, together=together, along=along)
     accepted = request.headers.get("accept", "")
-    for media_type, format in TABLE_TYPES.items():
-        if media_type in accepted:
-            return Response(render_table(found, format), media_type=media_type)
-    return found
+    table = next((kind for kind in TABLE_TYPES if kind in accepted), None)
+
+    # The text is made here, too: it has megabytes, and would keep the event loop busy.
+    def compare() -> Response:
+        runs = _read_runs(service.store, job or [], label or [])
+        found = compare_runs(runs, metric, target, last=last, against=against, together=together, along=along)
+        if table is None:
+            return Response(found.model_dump_json(), media_type="application/json")
+        return Response(render_table(found, TABLE_TYPES[table]), media_type=table)
+
+    return await service.round_lookups.run_work(compare)
+
+
+def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[ComparedRun]:
+    """Read the rounds of the jobs.
+
+    Raises:
+        JobNotFound, RequestError: as `_find_jobs`; RequestError also if the jobs have too many rounds.
+    """
+    jobs = _find_jobs(store, ids, labels)
+    rounds = sum(job.rounds_done for job in jobs)
+    if rounds > MOST_ROUNDS and len(jobs) > 1:
+        message = f"are {len(jobs)} jobs with {rounds:,} rounds; at most {MOST_ROUNDS:,} are compared here"
+        hint = "give fewer jobs, or compare them on your machine: fedsim compare"
+        raise RequestError([FieldError("label" if labels else "job", labels or ids, message, hint)])
+    return [ComparedRun.from_job(job, list(read_all_rounds(store, job.id, 0))) for job in jobs]
 
 
 def _find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:

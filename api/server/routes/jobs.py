@@ -166,8 +166,11 @@ async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> 
 
     The job is queued again.
     """
-    if changes.rounds is not None:
-        job = await run_in_threadpool(service.store.get, job_id)
+    job = await run_in_threadpool(service.store.get, job_id)
+    if changes.rounds is None:
+        # The operator may have forbidden since what the job needs, such as code.
+        await run_in_threadpool(service.parse_spec, job.spec)
+    else:
         await service.check_spec(await run_in_threadpool(service.parse_rounds, job, changes.rounds))
     job = await run_in_threadpool(service.store.resume, job_id, changes.rounds)
     service.dispatcher.wake()

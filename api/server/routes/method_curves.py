@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, JsonValue
 
 from api.reports.method_curves import (
@@ -14,10 +14,11 @@ from api.reports.method_curves import (
     flatten_values,
     format_name,
 )
-from api.server.dependencies import JobId, StoreOf
+from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.jobs import read_all_rounds
 from jobs.run.class_map import MAX_CLIENTS_SHOWN
+from jobs.store.job_store import JobStore
 
 router = APIRouter(tags=["jobs"])
 
@@ -66,9 +67,20 @@ class MethodCurves(BaseModel):
     clusters: list[int] | None = Field(description="Cluster of each client; null without clusters.")
 
 
-@router.get("/jobs/{job_id}/method-curves", responses=describe_problems(404, 422))
-def get_method_curves(job_id: JobId, store: StoreOf) -> MethodCurves:
+@router.get(
+    "/jobs/{job_id}/method-curves", response_model=MethodCurves, responses=describe_problems(404, 422, 503)
+)
+async def get_method_curves(job_id: JobId, service: ServiceOf) -> Response:
     """Get the values that the algorithm of a job reports: curves, changes, latest values, clusters."""
+
+    # The text is made in the thread, too: of a long job it has megabytes.
+    def read() -> str:
+        return _read_method_curves(service.store, job_id).model_dump_json()
+
+    return Response(await service.round_lookups.run_work(read), media_type="application/json")
+
+
+def _read_method_curves(store: JobStore, job_id: str) -> MethodCurves:
     job = store.get(job_id)
     records = list(read_all_rounds(store, job.id, 0))
     curves = [

@@ -73,6 +73,29 @@ def _has_weights(name: str, folder: Path | None) -> bool:
         return False
 
 
+def refuse_loading_config(config: Any) -> None:
+    """Raise an error for a configuration by which transformers reads more files, or runs code of the hub.
+
+    Args:
+        config: of transformers. The configurations of its parts are checked too.
+
+    Raises:
+        ValueError: a part is a model of timm, whose settings name any file, or has a backbone of its own; or
+            a part takes its attention from the hub.
+    """
+    if config.model_type.startswith("timm"):
+        raise ValueError(f"{config.model_type} reads files: use the model `timm`")
+    if getattr(config, "backbone_config", None) is not None:
+        raise ValueError(f"the backbone of {config.model_type} may read files: use a model without one")
+    for name in ("_attn_implementation", "_experts_implementation"):
+        # A name with a slash is a repository, whose code the library would run.
+        if "/" in str(getattr(config, name, None)):
+            raise ValueError("its configuration names an attention from the Hugging Face hub, which is code")
+    for part in vars(config).values():
+        if isinstance(part, import_transformers().PreTrainedConfig):
+            refuse_loading_config(part)
+
+
 def make_missing_weights_error(name: str, places: DataRoots) -> DataNotFound:
     """Make the error for weights of the hub that are in no data root and not in the cache."""
     where = ", ".join(map(str, places.roots)) or "none is set"

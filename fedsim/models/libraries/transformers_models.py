@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.models.inputs import image_shape, token_length
-from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS, import_transformers, load_published
+from fedsim.models.libraries.hugging_face import (
+    NO_DATA_ROOTS,
+    import_transformers,
+    load_published,
+    refuse_loading_config,
+)
 
 Task: TypeAlias = Literal["sequence-classification", "causal-lm", "image-classification"]
 
@@ -25,8 +30,13 @@ CLASSES: Mapping[str, str] = MappingProxyType(
 )
 
 
-LOADING_SETTINGS = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
-"""Settings of a configuration by which the library loads code."""
+LOADING_SETTINGS = frozenset(
+    {
+        *("architecture", "attn_implementation", "auto_map", "backbone", "backbone_config"),
+        *("backbone_kwargs", "experts_implementation", "model_args", "quantization_config"),
+    }
+)
+"""Settings of a configuration, or of its parts, by which the library loads code or files."""
 
 
 def transformers(
@@ -73,7 +83,10 @@ def transformers(
         made = _make_config(library, arch, config)
     else:
         made = load_published(library.AutoConfig, str(pretrained), places, trust_remote_code=False)
-        _apply_settings(made, config)
+        _require_settings(made, config)
+        for name, value in config.items():
+            setattr(made, name, value)
+    refuse_loading_config(made)
     fixed(made, input_shape, vocabulary, config, pretrained)
     if task != "causal-lm":
         made.num_labels = num_classes
@@ -106,21 +119,22 @@ def _require_settings(config: Any, settings: Mapping[str, Any]) -> None:
     Arguments of the library that load files or run the code of a repository are none.
     """
     for name, value in settings.items():
-        is_setting = hasattr(config, name) and not callable(getattr(config, name))
-        if not is_setting or name.startswith("_") or name in LOADING_SETTINGS:
+        if loading := LOADING_SETTINGS & set(_list_names({name: value})):
+            message = f"cannot set {min(loading)}: it names files or code"
+            raise make_spec_error(name, value, message, "leave it out")
+        if not hasattr(config, name) or callable(getattr(config, name)) or name.startswith("_"):
             known = [each for each in config.to_dict() if not each.startswith("_")]
             message = f"is no setting of {config.model_type}"
             raise make_spec_error(name, value, message, suggest_name(name, known))
 
 
-def _apply_settings(config: Any, settings: Mapping[str, Any]) -> None:
-    """Change settings of a published configuration."""
-    _require_settings(config, settings)
-    # A name with a slash is a repository, whose code the library would run.
-    if "/" in str(getattr(config, "_attn_implementation", None)):
-        raise ValueError("its configuration names an attention from the Hugging Face hub, which is code")
-    for name, value in settings.items():
-        setattr(config, name, value)
+def _list_names(settings: object) -> Iterator[str]:
+    """Yield the names of all settings, also of those of a configuration's parts."""
+    if isinstance(settings, Mapping):
+        yield from map(str, settings)
+    if isinstance(settings, Mapping | list | tuple):
+        for value in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _list_names(value)
 
 
 def _fit_to_texts(

@@ -87,7 +87,14 @@ def test_the_demo_gets_three_verdicts(fedsim: Fedsim, tmp_path: Path) -> None:
         "no difference",
     ]
     assert "12 of 12 runs" in done.err
-    again = fedsim("reproduce", "demo-claim", "--out", str(tmp_path))
+    again = fedsim("reproduce", "demo-claim", "--out", str(tmp_path), "--format", "json")
+    assert [verdict["verdict"] for verdict in again.data] == ["held", "reversed", "no difference to tell"]
+    (listed,) = (
+        each
+        for each in fedsim("reproduce", "list", "--out", str(tmp_path), "--format", "json").data
+        if each["table"] == "demo-claim"
+    )
+    assert (listed["runs"], listed["finished"]) == (12, 12)
     assert "took" not in again.err, "nothing is run again"
     fedsim("reproduce", "--report", "--out", str(tmp_path))
     assert "## Card" in (tmp_path / "demo.md").read_text("utf-8")

@@ -88,3 +88,26 @@ def test_what_cannot_be_asked(http: httpx.Client, service: RunningService) -> No
         {"job": job.id, "along": "hours"},
     ):
         problem(http.get(ROUTE, params=asked), 422, "BAD_REQUEST")
+
+
+def test_jobs_with_too_many_rounds_are_refused(
+    http: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rounds are in memory at once, and the service has other callers."""
+    jobs = a_study(service)
+    monkeypatch.setattr("api.server.routes.comparison.MOST_ROUNDS", 11)
+    refused = problem(http.get(ROUTE, params={"job": [job.id for job in jobs]}), 422, "BAD_REQUEST")
+    [fault] = refused["errors"]
+    assert "6 jobs with 12 rounds; at most 11" in fault["message"]
+    assert "fedsim compare" in fault["hint"]
+    assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
+
+
+def test_few_comparisons_run_at_once(http: httpx.Client, service: RunningService) -> None:
+    job, lookups = service.ended(), service.app.state.service.round_lookups
+    lookups.threads = lookups.waiting = 0
+    try:
+        for path in (f"{ROUTE}?job={job.id}", f"/api/v1/jobs/{job.id}/method-curves"):
+            problem(http.get(path), 503, "NOT_READY")
+    finally:
+        lookups.threads, lookups.waiting = 2, 100

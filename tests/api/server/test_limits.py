@@ -44,7 +44,7 @@ def test_a_bucket_holds_a_minute_and_fills_at_an_even_pace() -> None:
 def test_neighbours_count_for_themselves_and_a_network_for_one() -> None:
     assert find_network("10.0.0.1") == "10.0.0.1"
     assert find_network("2001:db8::1") == find_network("2001:db8::ffff") != find_network("2001:db8:0:1::1")
-    assert find_network("somewhere") == "somewhere"
+    assert find_network("somewhere") == find_network("x" * 60_000) == "unknown"
     limit = RateLimit(1, Clock())
     assert [limit.take_request(address) for address in ("2001:db8::1", "2001:db8::2")] == [0, 60]
 

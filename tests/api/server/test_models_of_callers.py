@@ -10,6 +10,7 @@ import pytest
 from fedsim.base import tree
 from fedsim.models import make_net
 from jobs.run.artifacts import save_model
+from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, problem
 
 
@@ -25,6 +26,16 @@ def test_code_of_callers_is_refused_and_not_run(http: httpx.Client, tmp_path: Pa
     assert "FEDSIM_ALLOW_PYTHON=1" in fault["hint"]
     assert answer.status_code == (200 if route == "check" else 422)
     assert not marker.exists()
+
+
+def test_a_job_from_the_time_when_code_was_allowed_is_not_resumed(
+    service: RunningService, http: httpx.Client
+) -> None:
+    job = service.running(model={"name": "python", "path": "mine.py:Net", "source": "class Net:\n    pass\n"})
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED)
+    [fault] = problem(http.post(f"{JOBS}/{job.id}/resume"), 422, "BAD_SPEC")["errors"]
+    assert fault["path"] == "model.name"
+    assert service.store.get(job.id).state is JobState.FAILED
 
 
 def test_a_job_begins_from_the_model_of_another_and_keeps_to_it(

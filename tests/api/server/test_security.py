@@ -149,6 +149,19 @@ def test_a_page_from_elsewhere_may_not_call(service: RunningService, origin: str
     assert response.json()["code"] == "FORBIDDEN"
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_from_elsewhere_may_not_show_an_answer_as_an_image(service: RunningService, site: str) -> None:
+    """Browsers send no `Origin` for an image or a script."""
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+    refused = httpx.get(f"{service.url}{JOBS}", headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "FORBIDDEN")
+    assert refused.headers["cross-origin-resource-policy"] == "same-origin"
+    for name, value in (("Mode", "navigate"), ("Site", "same-origin"), ("Site", "none")):
+        more = {f"Sec-Fetch-{name}": value}
+        assert httpx.get(f"{service.url}{JOBS}", headers=headers | more).status_code == 200
+    assert httpx.get(f"{service.url}/healthz", headers=headers).status_code == 200
+
+
 def test_the_own_page_may_call(service: RunningService) -> None:
     assert httpx.get(f"{service.url}{JOBS}", headers={"Origin": service.url}).is_success
 

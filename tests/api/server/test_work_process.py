@@ -12,6 +12,7 @@ import pytest
 
 from api.server.work_process import WorkProcess, make_environment
 from fedsim.errors import ServiceError, SpecError
+from jobs.local_ray.embedded_ray import package_path
 from jobs.settings import Settings
 
 MODULE = """
@@ -26,6 +27,9 @@ def work(question):
     if question == "pid":
         import os
         return os.getpid()
+    if question == "folder":
+        import os
+        return os.getcwd()
     if question == "die":
         import os
         os.abort()
@@ -48,6 +52,26 @@ def make_process(folder: Path, seconds: float = 30.0, **options: Any) -> WorkPro
 
 def test_an_answer_is_json_without_other_output(tmp_path: Path) -> None:
     assert asyncio.run(make_process(tmp_path).run(0)) == {"slept": 0}
+
+
+def test_no_code_of_the_working_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody may write where a service was started, such as in /tmp."""
+    folder = tmp_path / "started here"
+    folder.mkdir()
+    for module in ("fractions", "fedsim", "json"):
+        (folder / f"{module}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w').close()\n")
+    process = make_process(tmp_path)
+    monkeypatch.chdir(folder)
+    assert asyncio.run(process.run("folder")) == str(tmp_path)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_relative_path_of_modules_stays_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", "", "plugins"]))
+    assert package_path().split(os.pathsep)[1:] == [str(tmp_path), str(tmp_path / "plugins")]
 
 
 def test_an_error_keeps_its_code_and_its_fields(tmp_path: Path) -> None:

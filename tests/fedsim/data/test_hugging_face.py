@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from fedsim.data import load_dataset
@@ -34,6 +36,30 @@ def test_hugging_face_images_with_named_classes(tmp_path: Path):
         hub(tmp_path, test="trainn")
     with pytest.raises(SpecError, match="did you mean 'label'"):
         hub(tmp_path, labels="labels")
+
+
+@pytest.mark.parametrize("place", ["secret.png", "root/../secret.png", "http://127.0.0.1:9/secret.png"])
+def test_a_set_names_no_images_outside_the_data_roots(tmp_path: Path, place: str):
+    """A data set of the hub may have a path or an address in the place of an image."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    root = tmp_path / "root"
+    root.mkdir()
+    for file in (tmp_path / "secret.png", root / "own.png"):
+        PIL.Image.new("L", (8, 8)).save(file)
+    given = place if ":" in place else str(tmp_path / place)
+    stored = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    features = datasets.Features({"image": stored, "label": datasets.Value("int64")})
+    for name, file in (("bad", given), ("good", str(root / "own.png"))):
+        table = {"image": [{"bytes": None, "path": file}] * 4, "label": [0, 1] * 2}
+        datasets.Dataset.from_dict(table, features=features).save_to_disk(str(root / name))
+        # As plain columns, because the library would put the files into a column of images.
+        info = root / name / "dataset_info.json"
+        described = json.loads(info.read_text())
+        described["features"]["image"] = {"_type": "Image"}
+        info.write_text(json.dumps(described))
+    assert load_dataset("hugging_face", roots=[root], path="good").input_shape == (1, 8, 8)
+    with pytest.raises(DataError, match=r"image 0 is .*secret\.png', a place outside the data roots"):
+        load_dataset("hugging_face", roots=[root], path="bad")
 
 
 def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):

@@ -317,6 +317,43 @@ def test_a_published_model_runs_no_code_and_takes_only_settings(library: Any, tm
             make_net("transformers", **TEXTS, **given, **{name: "a/b"})
 
 
+NO_LOADING: list[tuple[dict[str, Any], str]] = [
+    ({"arch": "timm_wrapper"}, r"timm_wrapper reads files: use the model `timm`"),
+    ({"arch": "timm_wrapper", "model_args": {"checkpoint_path": "/etc/passwd"}}, r"cannot set model_args"),
+    ({"arch": "timm_wrapper", "architecture": "local-dir:/etc"}, r"cannot set architecture"),
+    ({"arch": "detr", "backbone": "/etc"}, r"cannot set backbone"),
+    ({"arch": "gemma3", "vision_config": {"model_type": "timm_wrapper"}}, r"timm_wrapper reads files"),
+    ({"arch": "gemma3", "vision_config": {"model_args": {"checkpoint_path": "x"}}}, r"cannot set model_args"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), NO_LOADING)
+def test_no_setting_makes_transformers_read_a_file(
+    library: Any, settings: dict[str, Any], message: str
+) -> None:
+    """The models of timm in transformers pass their settings to timm, which reads any file or repository."""
+    with pytest.raises((SpecError, ValueError), match=message):
+        make_net("transformers", **TEXTS, task="sequence-classification", **settings)
+
+
+@pytest.mark.parametrize("name", ["distilbert", "transformers"])
+def test_a_published_configuration_names_no_code_and_no_files(
+    library: Any, tmp_path: Path, name: str
+) -> None:
+    task = {"task": "sequence-classification"} if name == "transformers" else {}
+    config: dict[str, Any] = {"model_type": "distilbert", "_attn_implementation": "somebody/attention"}
+    (tmp_path / "model.safetensors").touch()
+    given = {**TEXTS, **task, "pretrained": ".", "places": DataRoots((tmp_path,))}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="names an attention from the Hugging Face hub"):
+        make_net(name, **given)
+    if name == "transformers":
+        config = {"model_type": "timm_wrapper", "num_classes": 2, "model_args": {"checkpoint_path": "/x"}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="timm_wrapper reads files"):
+            make_net(name, **given)
+
+
 def test_weights_are_read_only_from_where_fedsim_looks(peft: Any) -> None:
     pytest.importorskip("timm")
     for name in ("checkpoint_path", "pretrained_cfg"):
@@ -324,6 +361,17 @@ def test_weights_are_read_only_from_where_fedsim_looks(peft: Any) -> None:
             make_net("timm", **IMAGES, arch="test_convnext", **{name: "/etc/passwd"})
     with pytest.raises(SpecError, match=r"lora\.megatron_core: cannot be set"):
         make_net("transformers", **TEXTS, **BERT, lora={**LORA, "megatron_core": "antigravity"})
+
+
+def test_no_pattern_of_an_adapter_takes_long(peft: Any) -> None:
+    slow = r"(\w+)+!", "a?" * 30, "(a|aa)*b", r"(\w{1,9}){9}"
+    for given in ({"target_modules": each} for each in slow):
+        with pytest.raises(SpecError, match=r"lora: has a pattern that repeats"):
+            make_net("transformers", **TEXTS, **BERT, lora={**LORA, **given})
+    with pytest.raises(SpecError, match=r"lora: has a pattern that repeats"):
+        make_net("transformers", **TEXTS, **BERT, lora={**LORA, "rank_pattern": {slow[0]: 4}})
+    net = make_net("transformers", **TEXTS, **BERT, lora={**LORA, "target_modules": r".*\.(query|value)"})
+    assert sum("lora_" in name for name in net.parameters) == 4  # two for each of query and value
 
 
 @pytest.mark.parametrize("name", ["distilbert", "transformers"])

@@ -180,4 +180,4 @@ def test_the_keys_of_old_journals_are_those_of_the_specs(name: str) -> None:
     """A key that changes would run a table again."""
     lines = (JOURNALS / f"{name}.jsonl").read_text("utf-8").splitlines()
     table = load_table(name)
-    assert {json.loads(line)["key"] for line in lines} == {member.spec_hash for member in table.runs()}
+    assert {json.loads(line)["key"] for line in lines} <= {member.spec_hash for member in table.runs()}

@@ -29,9 +29,20 @@ from jobs.spec import parse_spec
         ({"model": {"name": "mlp", "init": "weights.safetensors"}}, True),
         ({"model": ["mlp", {"name": "torchvision", "arch": "resnet18"}]}, True),
         ({"model": {"name": "distilbert", "pretrained": "folder"}}, True),
+        ({"model": {"name": "mlp", "hidden": 512, "layers": 4}}, False),
+        ({"model": {"name": "mlp", "hidden": 10**7}}, True),
+        ({"model": {"name": "mlp", "layers": 1000}}, True),
+        ({"model": ["mlp", {"name": "unet", "width": 10**6}]}, True),
+        (
+            {
+                "model": {"name": "mlp", "hidden": 4000},
+                "data": {"dataset": {"name": "synthetic", "dims": 60_000}},
+            },
+            True,
+        ),
     ],
 )
-def test_a_check_that_reads_files_or_draws_much_needs_a_process(
+def test_a_check_that_reads_files_or_builds_much_needs_a_process(
     fields: dict[str, Any], expected: bool
 ) -> None:
     assert checker.needs_data(parse_spec({"algorithm": "fedavg", **fields})) is expected

@@ -92,6 +92,6 @@ def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jobs.plan.planner"], input=wrong, capture_output=True, text=True, check=False
     )
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["code"]) == (1, "BAD_SPEC")
+    answer = json.loads(done.stdout)["error"]
+    assert (done.returncode, answer["code"]) == (0, "BAD_SPEC")
     assert answer["errors"][0]["path"] == "rounds"

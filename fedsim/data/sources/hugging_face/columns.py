@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 
 from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.sources.hugging_face.hub import OpenedDataset
+from fedsim.data.places import DataRoots
+from fedsim.data.sources.hugging_face.hub import OpenedDataset, import_datasets, is_in_cache
 from fedsim.errors import DataError
 
 _KINDS = ("image", "text")
@@ -126,3 +127,19 @@ def read_owners(folder: Path, part: Any, column: str) -> Array:
     if None in values:
         raise DataError(f"{folder}: column {column!r} names no client for example {values.index(None)}")
     return np.asarray(values)
+
+
+def read_images(places: DataRoots, folder: Path, part: Any, column: str) -> Iterator[Any]:
+    """The images as Pillow's; None for a missing one.
+
+    The library opens any path and any address that a data set names in the place of an image.
+    """
+    feature = part.features[column]
+    stored = part.cast_column(column, import_datasets().Image(decode=False))[column]
+    for number, image in enumerate(stored):
+        if image is not None and image["bytes"] is None and not is_in_cache(places, image["path"] or ""):
+            raise DataError(
+                f"{folder}: image {number} is {image['path']!r}, a place outside the data roots",
+                "save it with save_to_disk, which puts the images into the data set",
+            )
+        yield None if image is None else feature.decode_example(image)

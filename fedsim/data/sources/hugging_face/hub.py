@@ -101,6 +101,14 @@ def _list_roots(roots: Sequence[Path]) -> list[Path]:
     return [*(root.expanduser() / _CACHE for root in roots), own]
 
 
+def is_in_cache(places: DataRoots, file: str) -> bool:
+    """Whether a data set may name this file: it is in a data root, or in a cache of the hub."""
+    hub = importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE
+    allowed = [*(root.expanduser() for root in places.roots), *_list_roots(places.roots), Path(hub)]
+    inside = any(Path(file).resolve().is_relative_to(folder.resolve()) for folder in allowed)
+    return inside and "://" not in file
+
+
 def _folder_name(name: str) -> str:
     owner, short = name.split("/")
     return f"{owner}___{import_datasets('.naming').camelcase_to_snakecase(short)}"

@@ -23,6 +23,7 @@ from fedsim.data.sources.hugging_face.columns import (
     choose_parts,
     find_input_kind,
     number_labels,
+    read_images,
     read_owners,
     require_agreement,
 )
@@ -142,7 +143,9 @@ def _arrays(
     read: Callable[[], dict[str, Array]] = {
         "text": lambda: _texts(places, [part[column][:] for part in parts], how),
         "image": lambda: _name_by_part(
-            _images(folder, [part[column] for part in parts], how.size, how.channels)
+            _images(
+                folder, [read_images(places, folder, part, column) for part in parts], how.size, how.channels
+            )
         ),
         "numbers": lambda: _name_by_part(_numbers(folder, column, part[column][:]) for part in parts),
     }[kind]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.errors import JobNotFound, SettingsError
-
-SECRETS_VARIABLE = "FEDSIM_SECRETS"
-"""The variable that names a JSON file of secret variables, for a process whose environment is public."""
+from jobs.settings.limits import Limits
+from jobs.settings.variables import read_choice, read_secrets_file, read_switch, read_whole_number
 
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
 
@@ -21,57 +19,6 @@ MODEL_FILE = "model.safetensors"
 """The final model, among the artifacts of a job and in the folder of a run."""
 
 LOG_FORMATS = ("text", "json")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits for the callers of the API.
-
-    Attributes:
-        body_bytes: the largest body of a request (`FEDSIM_MAX_BODY`).
-        requests_per_minute: of one address (`FEDSIM_RATE_LIMIT`); 0 is no limit. Callers on loopback are not
-            counted.
-        streams: the most event streams and followed logs that are open at once (`FEDSIM_MAX_STREAMS`).
-        check_gigabytes: memory of a process that checks a spec or makes a class map
-            (`FEDSIM_CHECK_MEMORY`); None means half of the machine's memory.
-        check_seconds: time limit of a check or a class map (`FEDSIM_CHECK_SECONDS`).
-        connections: the most open connections (`FEDSIM_MAX_CONNECTIONS`); fewer if the system allows too few
-            open files.
-        connections_per_address: of one address (`FEDSIM_MAX_CONNECTIONS_PER_ADDRESS`); 0 is no limit. Callers
-            on loopback are not counted.
-        request_seconds: how long a caller may take for the headers of a request, and again for its body
-            (`FEDSIM_REQUEST_SECONDS`); a body gets a second more for each 500 bytes.
-    """
-
-    body_bytes: int = 1_000_000
-    requests_per_minute: int = 1200
-    streams: int = 1000
-    check_gigabytes: int | None = None
-    check_seconds: int = 300
-    connections: int = 4000
-    connections_per_address: int = 400
-    request_seconds: float = 20
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> Limits:
-        """Read the limits from the environment.
-
-        Raises:
-            SettingsError: if a variable has a wrong value.
-        """
-        given = {
-            "body_bytes": _read_whole_number(env, "FEDSIM_MAX_BODY", minimum=1000),
-            "requests_per_minute": _read_whole_number(env, "FEDSIM_RATE_LIMIT", minimum=0),
-            "streams": _read_whole_number(env, "FEDSIM_MAX_STREAMS", minimum=1),
-            "check_gigabytes": _read_whole_number(env, "FEDSIM_CHECK_MEMORY", minimum=1),
-            "check_seconds": _read_whole_number(env, "FEDSIM_CHECK_SECONDS", minimum=1),
-            "connections": _read_whole_number(env, "FEDSIM_MAX_CONNECTIONS", minimum=1),
-            "connections_per_address": _read_whole_number(
-                env, "FEDSIM_MAX_CONNECTIONS_PER_ADDRESS", minimum=0
-            ),
-            "request_seconds": _read_whole_number(env, "FEDSIM_REQUEST_SECONDS", minimum=1),
-        }
-        return cls(**{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -113,7 +60,7 @@ class Settings:
     ray_num_gpus: int | None = None
     ray_idle_seconds: int = 60
     token: str | None = field(default=None, repr=False)
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     drain_seconds: int = 0
     log_format: str = "text"
     plugins: str = ""
@@ -142,7 +89,7 @@ class Settings:
             SettingsError: if a variable has a wrong value.
         """
         env = os.environ if environ is None else environ
-        env = {**env, **_read_secrets_file(env)}
+        env = {**env, **read_secrets_file(env)}
         home = Path(env.get("FEDSIM_HOME") or "~/.fedsim").expanduser().absolute()
         more = [Path(p).expanduser().absolute() for p in env.get("FEDSIM_DATA", "").split(os.pathsep) if p]
         values: dict[str, Any] = {
@@ -150,19 +97,19 @@ class Settings:
             "database_url": env.get("FEDSIM_DATABASE_URL", ""),
             "storage": env.get("FEDSIM_STORAGE") or None,
             "data_roots": tuple(dict.fromkeys([home / "data", *more])),
-            "max_running": _read_whole_number(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
+            "max_running": read_whole_number(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
             "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
-            "ray_num_cpus": _read_whole_number(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
-            "ray_num_gpus": _read_whole_number(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
-            "ray_idle_seconds": _read_whole_number(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
+            "ray_num_cpus": read_whole_number(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
+            "ray_num_gpus": read_whole_number(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
+            "ray_idle_seconds": read_whole_number(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
             "token": env.get("FEDSIM_TOKEN") or None,
             "limits": Limits.from_env(env),
-            "drain_seconds": _read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
-            "log_format": _read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
+            "drain_seconds": read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
+            "log_format": read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
             "track": tuple(name.strip() for name in env.get("FEDSIM_TRACK", "").split(",") if name.strip()),
-            "allow_python": _read_switch(env, "FEDSIM_ALLOW_PYTHON"),
-            "allow_open_ray": _read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
+            "allow_python": read_switch(env, "FEDSIM_ALLOW_PYTHON"),
+            "allow_open_ray": read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
@@ -261,49 +208,6 @@ def check_token(text: str) -> str:
     if not (token.isascii() and token.isprintable()):
         raise SettingsError("the token holds characters that no request can carry", hint)
     return token
-
-
-def _read_secrets_file(env: Mapping[str, str]) -> dict[str, str]:
-    """Read the variables in the file that `FEDSIM_SECRETS` names; they override the environment."""
-    path = env.get(SECRETS_VARIABLE)
-    if not path:
-        return {}
-    try:
-        found = json.loads(Path(path).read_text("utf-8"))
-        return {str(name): str(value) for name, value in found.items()}
-    except (OSError, ValueError, AttributeError) as error:
-        if env.get("FEDSIM_DATABASE_URL"):
-            return {}
-        raise SettingsError(
-            f"{SECRETS_VARIABLE} is {path!r}, and that file cannot be read: {error}",
-            "share FEDSIM_HOME with the head of the cluster, or set FEDSIM_DATABASE_URL where Ray is started",
-        ) from error
-
-
-def _read_whole_number(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
-    """Read a whole number from the environment; None if the variable is unset or empty."""
-    text = env.get(name, "").strip()
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < minimum:
-        raise SettingsError(
-            f"{name} is {text!r}", f"set it to a whole number of at least {minimum}, or unset it"
-        )
-    return int(text)
-
-
-def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """Read a word from the environment; the first allowed word if the variable is unset or empty."""
-    text = env.get(name, "").strip() or allowed[0]
-    if text not in allowed:
-        words = " or ".join(filter(None, allowed))
-        raise SettingsError(f"{name} is {text!r}", f"set it to {words}, or unset it")
-    return text
-
-
-def _read_switch(env: Mapping[str, str], name: str) -> bool | None:
-    """Read 0 or 1 from the environment; None if the variable is unset or empty."""
-    return {"": None, "0": False, "1": True}[_read_choice(env, name, ("", "0", "1"))]
 
 
 def _absolute_database(url: str) -> str:

@@ -1,0 +1,44 @@
+"""README: its counts are true, its spec is valid, and its rendering for a package index has no dead link."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsim.algorithms import ALGORITHMS
+from jobs.spec import parse_spec
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+SETUP = runpy.run_path(str(ROOT / "setup.py"))
+
+
+def test_the_numbers_of_algorithms_are_true() -> None:
+    families = Counter(each.__module__.split(".")[2] for each in ALGORITHMS.values())
+    families["averaging"] += families.pop("fedavg")
+    rows = re.findall(r"^\| \[\w+\]\(docs/methods/(\w+)\.md\) \| (\d+) \|", README, re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == families
+    total = str(len(ALGORITHMS))
+    assert re.findall(r"^(\d+) algorithms, one file each", README, re.MULTILINE) == [total]
+    assert re.findall(r"^\| algorithms \| (\d+) \|", README, re.MULTILINE) == [total]
+
+
+def test_the_spec_is_valid() -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert parse_spec(yaml.safe_load(text)).algorithm.name == "fedprox"
+
+
+@pytest.mark.parametrize("repository", ["https://example.org/fedsim", None])
+def test_the_description_on_an_index_has_no_relative_link(repository: str | None) -> None:
+    text = SETUP["render_description"](README, repository, "0.2.0")
+    links = re.findall(r"\]\(([^)\s]*)\)", text)
+    assert links
+    assert not [link for link in links if not link.startswith("https://")]
+    picture = "https://example.org/fedsim/raw/v0.2.0/docs/page/compare-1600.png"
+    assert (picture in links) == (repository is not None)
+    assert "[See](#here)" not in SETUP["render_description"]("[See](#here)", repository, "1")
