@@ -26,7 +26,7 @@ COPY actors ./actors
 COPY jobs ./jobs
 COPY api ./api
 
-RUN pip install --constraint constraints.txt '.[aws,postgres,table,text,timm,peft,privacy]'
+RUN pip install --constraint constraints.txt '.[aws,postgres,table,text,timm,peft,privacy,tune,tensorboard,mlflow,wandb,onnx]'
 
 # Not the source folder: Python must import the installed packages.
 WORKDIR /var/lib/fedsim

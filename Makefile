@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "fedsim needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Installing fedsim and its libraries into $(VENV); this takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,aws,postgres,table,text,timm,peft,privacy]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,aws,postgres,table,text,timm,peft,privacy,tune,tensorboard,mlflow,wandb,onnx]'
 	touch $(STAMP)
 
 demo: venv

@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from api.sdk.async_client import AsyncFedSimClient
     from api.sdk.client import FedSimClient
+    from api.sdk.run_comparison import compare
     from fedsim.base import rng, tree
     from fedsim.core import Algorithm
     from fedsim.engine.simulation import simulate
     from fedsim.models.net import Net
     from jobs.spec import JobSpec
+    from jobs.tune.search import tune
 
 __all__ = [
     "Algorithm",
@@ -41,9 +43,11 @@ __all__ = [
     "JobSpec",
     "Net",
     "__version__",
+    "compare",
     "rng",
     "simulate",
     "tree",
+    "tune",
 ]
 
 DISTRIBUTION = "fedsim-ray"
@@ -55,9 +59,11 @@ _PLACES = {
     "FedSimClient": "api.sdk.client",
     "JobSpec": "jobs.spec",
     "Net": "fedsim.models.net",
+    "compare": "api.sdk.run_comparison",
     "rng": "fedsim.base.rng",
     "simulate": "fedsim.engine.simulation",
     "tree": "fedsim.base.tree",
+    "tune": "jobs.tune.search",
 }
 """The module of each public name; `rng` and `tree` are modules themselves."""
 

@@ -21,6 +21,7 @@ from api.cli.commands import (
     cluster,
     compare,
     demo,
+    export,
     inspect,
     job_output,
     jobs,
@@ -33,6 +34,7 @@ from api.cli.commands import (
     serve,
     store,
     sweep,
+    tune,
     verify,
 )
 from api.cli.interruption import TERMINATED, Terminated
@@ -100,7 +102,8 @@ def _root(
 
 
 PARTS = (
-    *(demo, serve, store, cluster, run, jobs, job_output, sweep, compare, report, reproduce, verify),
+    *(demo, serve, store, cluster, run, tune, jobs, job_output, sweep, compare, report, reproduce),
+    *(verify, export),
     *(catalogue, partition, inspect, plan, new),
 )
 for part in PARTS:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from fedsim.errors import SettingsError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from jobs.store.records import RoundRecord
 
 SPEC, ROUNDS, CSV, RESULT, PERSONAL = "spec.yaml", "rounds.jsonl", "rounds.csv", "result.json", "personal.csv"
+TRACKING_ID = "tracking-id"
 
 
 class RunFolder:
@@ -34,6 +36,7 @@ class RunFolder:
     def __init__(self, path: Path, spec: JobSpec, *, resume: bool, overwrite: bool) -> None:
         self.path, self.spec, self.overwrite = path, spec, overwrite
         self._has_begun = self._has_rounds = False
+        self._resume = resume
         if resume:
             self._check_experiment()
         elif not overwrite and ((path / ROUNDS).exists() or self._read_progress()):
@@ -44,6 +47,13 @@ class RunFolder:
     def checkpoint_url(self) -> str:
         """The folder of the checkpoints: absolute, because the coordinator may work in another folder."""
         return str(self.path.absolute() / "checkpoints")
+
+    def make_tracking_id(self) -> str:
+        """Return the id of the run in trackers; it is kept in the folder for a run that continues."""
+        file = self.path / TRACKING_ID
+        if not (self._resume and file.exists()):
+            file.write_text(uuid4().hex[:16], "utf-8")
+        return file.read_text("utf-8")
 
     @property
     def stop_file(self) -> Path:
@@ -125,6 +135,15 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
 
+def make_run_document(result: RunResult) -> dict[str, Any]:
+    """Return spec, rounds and result of a run as plain data, as `--format json` prints them."""
+    return {
+        "spec": result.spec.model_dump(mode="json"),
+        "rounds": [record.model_dump(mode="json") for record in result.records],
+        "result": result.document(),
+    }
+
+
 def write_run_files(
     folder: Path, document: dict[str, Any], result: RunResult, *, resumed: bool = False
 ) -> list[str]:
@@ -134,7 +153,7 @@ def write_run_files(
 
     Args:
         folder: existing output folder.
-        document: spec, rounds and result, in the format of `--format json`.
+        document: as `make_run_document` makes it.
         result: the run.
         resumed: whether the run continued an earlier run in this folder.
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from api.reports.class_map import ClassMapDrawing, save_class_map
 from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
 from api.reports.picture_style import COLOURS, DPI, HEIGHT, WIDTH
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHORT_NAME = 24
 """Letters of a curve name; two names of this length fit into one line of the legend."""
@@ -36,8 +40,22 @@ def save_pictures(
 
 def save_figure(figure: ReportFigure, path: Path) -> Path:
     """Save a figure; the ending of the path, `.png`, `.pdf` or `.svg`, selects the format."""
-    # Without pyplot, which keeps figures in memory and looks for a display.
+    save_canvas(draw_figure(figure), path)
+    return path
+
+
+def save_canvas(canvas: Figure, place: Path | BinaryIO) -> None:
+    """Save a drawn figure into a file, or as PNG into a stream."""
     from matplotlib import rc_context
+
+    # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
+        canvas.savefig(place, dpi=DPI)
+
+
+def draw_figure(figure: ReportFigure) -> Figure:
+    """Draw a figure with matplotlib."""
+    # Without pyplot, which keeps figures in memory and looks for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import MaxNLocator
@@ -75,7 +93,4 @@ def save_figure(figure: ReportFigure, path: Path) -> Path:
     axes.spines[["top", "right"]].set_visible(False)
     if len(figure.curves) > 1:
         canvas.legend(fontsize=6.5, frameon=False, loc="outside upper left", ncols=columns)
-    # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.
-    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
-        canvas.savefig(path, dpi=DPI)
-    return path
+    return canvas

@@ -6,7 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from api.sdk import calls
 from api.sdk.artifact_file import Artifact, choose_path
@@ -17,6 +17,9 @@ from api.sdk.stream import Message
 from api.sdk.waiting import read_job, wait_for_job
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import JobState
+
+if TYPE_CHECKING:
+    from api.reports.notebook import Picture
 
 
 class JobView(ABC):
@@ -40,6 +43,11 @@ class JobView(ABC):
     def __repr__(self) -> str:
         done = f"round {self.job.rounds_done} of {self.job.rounds_total}"
         return f"{type(self).__name__}({self.id!r}, {self.state}, {done})"
+
+    def _repr_html_(self) -> str:
+        from api.reports.notebook import render_job
+
+        return render_job(self.job)
 
 
 class AsyncJobHandle(JobView):
@@ -131,6 +139,10 @@ class AsyncJobHandle(JobView):
             The records, as a sequence with `to_csv()` and `to_pandas()`.
         """
         return await read_rounds(self._connection, self.id, after)
+
+    async def plot(self, name: str | None = None) -> Picture:
+        """Draw a picture of the rounds that have ended; see `Rounds.plot`."""
+        return (await self.rounds()).plot(name)
 
     async def logs(self, tail: int | None = None) -> str:
         """Read the last lines of the job's log.

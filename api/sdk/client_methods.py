@@ -14,7 +14,7 @@ from api.sdk.job_search import PAGE, find_job
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
 
 if TYPE_CHECKING:
-    from api.comparison.records import Comparison
+    from api.reports.notebook import ComparisonView
     from api.sdk.compared_runs import RunSource
     from api.sdk.sweep_handle import AsyncSweepHandle
     from api.sdk.sweeps import News
@@ -192,7 +192,7 @@ class ClientMethods:
         last: int = 5,
         against: str | None = None,
         together: bool = True,
-    ) -> Comparison:
+    ) -> ComparisonView:
         """Compare runs: means over seeds, differences paired by seed, and the cost to reach a target.
 
         Args:
@@ -217,10 +217,12 @@ class ClientMethods:
         """
         # These modules import NumPy, which most uses of the client never need.
         from api.comparison.compare import compare_runs
+        from api.reports.notebook import ComparisonView
         from api.sdk.compared_runs import read_runs
 
         found = await read_runs(self._connection, runs, label)
-        return compare_runs(found, metric, target, last=last, against=against, together=together)
+        compared = compare_runs(found, metric, target, last=last, against=against, together=together)
+        return ComparisonView.from_comparison(compared)
 
     async def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List the names that a spec can use.

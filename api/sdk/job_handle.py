@@ -26,6 +26,7 @@ class JobHandle(JobView):
     watch = iterate_blocking(AsyncJobHandle.watch)
     wait = run_blocking(AsyncJobHandle.wait)
     rounds = run_blocking(AsyncJobHandle.rounds)
+    plot = run_blocking(AsyncJobHandle.plot)
     logs = run_blocking(AsyncJobHandle.logs)
     follow_logs = iterate_blocking(AsyncJobHandle.follow_logs)
     artifacts = run_blocking(AsyncJobHandle.artifacts)

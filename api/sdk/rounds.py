@@ -14,6 +14,8 @@ from jobs.store.records import RoundRecord
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from api.reports.notebook import Picture
+
 
 class Rounds(Sequence[RoundRecord]):
     """The records of a job's rounds, in their order."""
@@ -35,6 +37,28 @@ class Rounds(Sequence[RoundRecord]):
 
     def __repr__(self) -> str:
         return f"Rounds({len(self)} records)"
+
+    def _repr_html_(self) -> str:
+        from api.reports.notebook import render_rounds
+
+        return render_rounds(self)
+
+    def plot(self, name: str | None = None) -> Picture:
+        """Draw a picture of the rounds.
+
+        Args:
+            name: such as "accuracy", "loss", "accuracy-by-traffic" or "seconds"; by default the main metric
+                by round.
+
+        Returns:
+            A picture that a notebook displays; `picture.save("curve.pdf")` writes a file.
+
+        Raises:
+            SettingsError: there is no such picture; the error has the names.
+        """
+        from api.reports.notebook import plot_rounds
+
+        return plot_rounds(self, name)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write a CSV file with one line for each round.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import torch
 
@@ -77,14 +79,28 @@ def run_in_processes(
     Yields:
         Each run with its entry, or with the reason of its failure, as it ends.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"
-    initial = (table, settings, find_code_version(), device)
-    executor = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=initial)
-    with executor:
+    with open_processes(processes, _begin, (table, settings, find_code_version(), device)) as executor:
         futures = {executor.submit(_work, member): member for member in missing}
+        for future in as_completed(futures):
+            yield Outcome(futures[future], future.result())
+
+
+@contextmanager
+def open_processes(
+    processes: int, begin: Callable[..., None], arguments: tuple[Any, ...]
+) -> Iterator[ProcessPoolExecutor]:
+    """Start worker processes, each on one thread; an error, Ctrl-C included, ends them at once.
+
+    Args:
+        processes: their number.
+        begin: called first in each of them; it calls `settle`.
+        arguments: of `begin`.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    executor = ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin, initargs=arguments)
+    with executor:
         try:
-            for future in as_completed(futures):
-                yield Outcome(futures[future], future.result())
+            yield executor
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             for process in active_children():

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.experiment import Experiment
-from fedsim.errors import FedsimError, NoCapacityNow
-from jobs.run.artifacts import save_chosen_model, save_partition, save_personal_scores
+from fedsim.errors import FedsimError, NoCapacityNow, SettingsError
+from jobs.run.artifacts import (
+    PARTITION,
+    SPEC,
+    list_stored_artifacts,
+    open_artifact,
+    save_chosen_model,
+    save_partition,
+    save_personal_scores,
+    spec_text,
+)
 from jobs.run.checkpoint_policy import describe_last_checkpoint
 from jobs.run.job_watcher import JobWatcher
 from jobs.run.ledger import StoreLedger, retry_store_call
@@ -17,7 +28,9 @@ from jobs.run.run_attempts import RunAttempt
 from jobs.run.startup import StartupWaiter, has_free_capacity
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.store.records import Job
+from jobs.store.records import Job, RoundRecord
+from jobs.tracking.tracked_run import TrackedRun
+from jobs.tracking.trackers import Trackers, check_trackers
 
 log = logging.getLogger("fedsim.runner")
 
@@ -49,6 +62,7 @@ class JobListener(RunListener):
         self.job, self.spec, self.settings = job, spec, settings
         self.ledger, self.watcher = ledger, watcher
         self.notes: dict[str, str] = {}
+        self.trackers = self._open_trackers()
         self.waiter = StartupWaiter(
             self._write_capacity_warning,
             lambda: watcher.is_stopped,
@@ -67,6 +81,24 @@ class JobListener(RunListener):
     def on_running(self) -> None:
         """Set the job's state to RUNNING."""
         self.ledger.mark_running()
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Hand the record to the trackers of the service."""
+        self.trackers.log_round(record)
+
+    @contextmanager
+    def track(self) -> Iterator[None]:
+        """End the run in the trackers, with its files, when the block ends."""
+        try:
+            yield
+        except BaseException:
+            self.trackers.end("KILLED" if self.watcher.is_stopped else "FAILED")
+            raise
+        kept = list_stored_artifacts(self.settings, self.job.id) if self.settings.track else ()
+        files = {SPEC: spec_text(self.job).encode()}
+        for name in (name for name in kept if name != PARTITION):
+            files[name] = b"".join(open_artifact(self.settings, self.job.id, name)[1])
+        self.trackers.end("FINISHED", files)
 
     def on_personal_scores(self, scores: PersonalScores) -> None:
         """Write `personal.csv`."""
@@ -92,6 +124,23 @@ class JobListener(RunListener):
         place = describe_last_checkpoint(url, self.spec.checkpoint.every)
         message = f"going on from {place} after a loss: {error}"
         return self.ledger.restart_after_loss(self.spec.faults.max_restarts, message)
+
+    def _open_trackers(self) -> Trackers:
+        names, run = (
+            self.settings.track,
+            TrackedRun.from_spec(self.job.id, self.spec, self.settings.job_dir(self.job.id)),
+        )
+        try:
+            check_trackers(names)
+        except SettingsError as error:
+            self._write_warning(f"the run is not tracked: {error}")
+            names = ()
+        # Callers of the service read the warnings.
+        return Trackers(names, run, self._write_warning, show_errors=False)
+
+    def _write_warning(self, text: str) -> None:
+        log.warning(text)
+        retry_store_call(lambda: self.ledger.store.add_warning(self.job.id, text))
 
     def _write_start_step(self, text: str) -> None:
         retry_store_call(lambda: self.ledger.store.write_start_step(self.job.id, text))

@@ -102,10 +102,11 @@ def _run_rounds(job_id: str, settings: Settings, store: JobStore, watcher: JobWa
     ledger = StoreLedger(store, job_id, watcher.ray_job_id)
     listener = JobListener(job, spec, settings, experiment, ledger, watcher)
     policy = make_checkpoint_policy(spec, settings.checkpoint_url(job_id), resume=True)
-    with connect_to_ray(settings):
-        run = RunWithRestarts(experiment, spec, policy, ledger, listener, after_loss=job.restarts > 0)
-        model = run.run_to_end()
-    save_model(settings, job_id, model, listener.notes)
+    with listener.track():
+        with connect_to_ray(settings):
+            run = RunWithRestarts(experiment, spec, policy, ledger, listener, after_loss=job.restarts > 0)
+            model = run.run_to_end()
+        save_model(settings, job_id, model, listener.notes)
     return ledger.read_end()
 
 

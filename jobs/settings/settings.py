@@ -41,6 +41,7 @@ class Settings:
             (`FEDSIM_DRAIN`).
         log_format: of the API's own log, `text` or `json` (`FEDSIM_LOG_FORMAT`).
         plugins: modules that register algorithms, models and data, separated by commas (`FEDSIM_PLUGINS`).
+        track: the trackers of every run (`FEDSIM_TRACK`), such as ("mlflow",).
         allow_python: whether models may come from Python files (`FEDSIM_ALLOW_PYTHON`, 0 or 1), which is
             code that runs here and on the cluster. None: the command line and the library allow it, a service
             does not.
@@ -63,6 +64,7 @@ class Settings:
     drain_seconds: int = 0
     log_format: str = "text"
     plugins: str = ""
+    track: tuple[str, ...] = ()
     allow_python: bool | None = None
     allow_open_ray: bool | None = None
 
@@ -105,6 +107,7 @@ class Settings:
             "drain_seconds": read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
             "log_format": read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
+            "track": tuple(name.strip() for name in env.get("FEDSIM_TRACK", "").split(",") if name.strip()),
             "allow_python": read_switch(env, "FEDSIM_ALLOW_PYTHON"),
             "allow_open_ray": read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
@@ -139,6 +142,7 @@ class Settings:
             "FEDSIM_MAX_RUNNING": str(self.max_running),
             "FEDSIM_RAY_ADDRESS": self.ray_address,
             "FEDSIM_PLUGINS": self.plugins,
+            "FEDSIM_TRACK": ",".join(self.track),
         }
         return {name: value for name, value in variables.items() if value}
 

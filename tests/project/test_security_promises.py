@@ -81,6 +81,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/fedsim/data/test_images.py::test_a_damaged_cifar_batch_is_named",
         "tests/fedsim/models/test_initial_weights.py::test_other_files_are_refused",
     ),
+    "trackers-by-operator": ("tests/jobs/tracking/test_tracking.py::test_a_spec_names_no_tracker",),
     "body-size": (f"{SECURITY}::test_a_large_body_is_refused",),
     "request-time": (
         f"{CONNECTIONS}::test_who_does_not_finish_a_request_is_closed",

@@ -12,7 +12,7 @@ import typer
 
 from fedsim.errors import SettingsError
 
-EXTRAS = "aws,postgres,table,text,timm,peft,privacy"
+EXTRAS = "aws,postgres,table,text,timm,peft,privacy,tune,tensorboard,mlflow,wandb,onnx"
 CONFIG = "ray_cluster.yaml"
 CONSTRAINTS = "constraints.txt"
 NODE_FOLDER = "/home/ray/fedsim"

@@ -126,6 +126,14 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write spec, rounds, result and checkpoints into DIR."),
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Also write the rounds to tensorboard, mlflow or wandb. Repeatable. Default: FEDSIM_TRACK.",
+    ),
+]
 ChaosOption = Annotated[
     list[str] | None,
     typer.Option(

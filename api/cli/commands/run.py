@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from api.cli.commands.options import (
     RunFormatOption,
     SetOption,
     SpecArgument,
+    TrackOption,
     make_folder,
 )
 from api.cli.interruption import SignalHandler, Terminated
@@ -21,7 +23,7 @@ from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from api.cli.job_progress import ProgressView
     from api.cli.run_folder import RunFolder
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from jobs.settings import Settings
     from jobs.spec import JobSpec
     from jobs.store.records import RoundRecord
+    from jobs.tracking.trackers import Trackers
 
 
 def run(
@@ -42,6 +45,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that DIR has, with its checkpoints.")
     ] = False,
+    track: TrackOption = None,
     chaos: ChaosOption = None,
     debug: Annotated[
         bool,
@@ -52,7 +56,7 @@ def run(
     """Run a spec on this machine, without the service."""
     from api.cli.debug_run import check_debug_options
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
-    from api.cli.run_folder import RunFolder, write_run_files
+    from api.cli.run_folder import RunFolder, make_run_document, write_run_files
     from fedsim.engine.faults import parse_chaos
     from jobs.spec import read_spec
     from jobs.spec.resolve import parse_spec_and_names
@@ -68,27 +72,60 @@ def run(
         if resume and format is RunFormat.TEXT and (note := folder.describe_finished()):
             print_message(note)
             return
-    try:
-        result = _execute(spec, loaded, folder, format, debug=debug, resume=resume, chaos=faults)
-    except (KeyboardInterrupt, Terminated):
-        print_message(describe_stop(folder))
-        raise
+    trackers = _open_trackers(track, loaded, folder)
+    with _report_stop(folder, trackers):
+        result = _execute(
+            spec, loaded, folder, format, trackers=trackers, debug=debug, resume=resume, chaos=faults
+        )
     if note := describe_extra_rounds(loaded.rounds, len(result.records)):
         print_message(note)
     if result.end is not None:
         print_message(result.end.message)
-    document = {
-        "spec": result.spec.model_dump(mode="json"),
-        "rounds": [record.model_dump(mode="json") for record in result.records],
-        "result": result.document(),
-    }
+    document = make_run_document(result)
     if folder is not None:
         names = write_run_files(folder.path, document, result, resumed=resume)
         print_message(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder.path}")
+    trackers.end("FINISHED", {name: (folder.path / name).read_bytes() for name in names} if folder else {})
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
         make_data_console().print(make_rounds_table(result.records))
+
+
+def _open_trackers(names: list[str] | None, spec: JobSpec, folder: RunFolder | None) -> Trackers:
+    """Open the trackers of the option, or those of the settings.
+
+    Raises:
+        SettingsError: a tracker cannot begin.
+    """
+    from uuid import uuid4
+
+    from api.cli.display import print_message
+    from jobs.settings import Settings
+    from jobs.tracking.tracked_run import TrackedRun
+    from jobs.tracking.trackers import Trackers, check_trackers
+
+    chosen = names or Settings.from_env().track
+    check_trackers(chosen, has_folder=folder is not None)
+    id = folder.make_tracking_id() if folder and chosen else uuid4().hex[:16]
+    path = folder.path.absolute() if folder else None
+    return Trackers(chosen, TrackedRun.from_spec(id, spec, path), print_message)
+
+
+@contextmanager
+def _report_stop(folder: RunFolder | None, trackers: Trackers) -> Iterator[None]:
+    """If the run does not reach its end, say how it continues, and end it in the trackers."""
+    from api.cli.display import print_message
+
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        print_message(describe_stop(folder))
+        trackers.end("KILLED")
+        raise
+    except Exception:
+        trackers.end("FAILED")
+        raise
 
 
 def _check_options(out: Path | None, *, resume: bool, overwrite: bool) -> None:
@@ -122,6 +159,7 @@ def _execute(
     folder: RunFolder | None,
     format: RunFormat,
     *,
+    trackers: Trackers,
     debug: bool,
     resume: bool,
     chaos: Chaos,
@@ -145,14 +183,16 @@ def _execute(
     signals.install()
     if debug:
         lines = ProgressLines(spec.name, spec.rounds)
-        return run_debug(spec, settings, ViewListener(lines, format, folder))
+        return run_debug(spec, settings, ViewListener(lines, format, folder, trackers))
     signals.is_setting_up = True
     with open_live_view(spec.name, spec.rounds) as view:
         view.show_phase("loading the libraries")
         from jobs.run.execute import execute
 
         url = folder.checkpoint_url if folder else None
-        listener = ViewListener(view, format, folder, signals, lambda: _find_warning(spec, settings))
+        listener = ViewListener(
+            view, format, folder, trackers, signals, lambda: _find_warning(spec, settings)
+        )
         result = execute(
             spec,
             settings,
@@ -182,6 +222,7 @@ class ViewListener(RunListener):
         view: shows the progress.
         format: of the output.
         folder: gets each round; None without `--out`.
+        trackers: get each round.
         signals: installed again at each attempt; None without Ray, which takes the signals.
         find_warning: returns a warning to show before the first round; called once the spec is checked.
     """
@@ -191,11 +232,12 @@ class ViewListener(RunListener):
         view: ProgressView,
         format: RunFormat,
         folder: RunFolder | None = None,
+        trackers: Trackers | None = None,
         signals: SignalHandler | None = None,
         find_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.view, self.format, self.folder, self.signals = view, format, folder, signals
-        self.find_warning = find_warning
+        self.find_warning, self.trackers = find_warning, trackers
 
     def on_attempt(self, attempt: Any) -> None:
         """Begin the folder, take the signals back from Ray, and warn of a long run."""
@@ -231,6 +273,8 @@ class ViewListener(RunListener):
         self.view.show_round(record)
         if self.folder is not None:
             self.folder.add_round(record)
+        if self.trackers is not None:
+            self.trackers.log_round(record)
         if self.format is RunFormat.JSONL:
             print_line(record.model_dump(mode="json"))
 

@@ -53,10 +53,12 @@ def serve(
     from api.server.security import close_beyond_loopback, read_token_file
     from api.server.web_server import open_listener
     from jobs.settings import Settings
+    from jobs.tracking.trackers import check_trackers
 
     token = read_token_file(token_file) if token_file else None
     settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
     settings = close_beyond_loopback(host, settings)
+    check_trackers(settings.track)
     listener = open_listener(host, port)
     if settings.log_format != LogFormat.JSON:
         from api.cli.display import print_message

@@ -1,0 +1,165 @@
+"""What a notebook shows: HTML tables of jobs, rounds and comparisons, and pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from api.comparison.records import Comparison
+from api.comparison.run_scores import find_common_metric, find_latest_metrics
+from api.reports.comparison_figure import make_comparison_figure
+from api.reports.comparison_tables import make_cost_table, make_paper_table
+from api.reports.figures import ReportFigure, make_figures
+from api.reports.formatting import format_metric_value
+from fedsim.errors import SettingsError
+from jobs.store.records import Job, RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_ROUNDS = 10
+"""A table shows the first and the last rounds, together so many."""
+
+
+class Picture:
+    """A picture, which a notebook displays.
+
+    Args:
+        figure: its contents.
+
+    Attributes:
+        figure: the `matplotlib.figure.Figure`, to change it.
+    """
+
+    def __init__(self, figure: ReportFigure) -> None:
+        from api.reports.png_pictures import draw_figure
+
+        self.figure: Figure = draw_figure(figure)
+
+    def _repr_png_(self) -> bytes:
+        from api.reports.png_pictures import save_canvas
+
+        buffer = io.BytesIO()
+        save_canvas(self.figure, buffer)
+        return buffer.getvalue()
+
+    def save(self, path: str | Path) -> Path:
+        """Write a file; its ending, `.png`, `.pdf` or `.svg`, selects the format."""
+        from api.reports.png_pictures import save_canvas
+
+        save_canvas(self.figure, Path(path))
+        return Path(path)
+
+
+class ComparisonView(Comparison):
+    """A comparison that a notebook displays as a table, and that draws its curves."""
+
+    @classmethod
+    def from_comparison(cls, found: Comparison) -> Self:
+        """Return the view of a comparison."""
+        return cls.model_construct(**{name: getattr(found, name) for name in Comparison.model_fields})
+
+    def plot(self) -> Picture:
+        """Draw the mean curve of each group, with a band of one standard deviation.
+
+        Returns:
+            A picture that a notebook displays; `picture.save("curves.pdf")` writes a file.
+
+        Raises:
+            SettingsError: no round has a score.
+        """
+        figure = make_comparison_figure(self)
+        if figure is None:
+            message = f"there is nothing to draw: no round has the metric {self.metric!r}"
+            raise SettingsError(message, "wait for an evaluation")
+        return Picture(figure)
+
+    def _repr_html_(self) -> str:
+        heads, rows = make_paper_table(self)
+        best = {
+            (row, place) for row, cells in enumerate(rows) for place, cell in enumerate(cells) if cell.is_best
+        }
+        tables = [render_html_table(heads, [[cell.text for cell in row] for row in rows], best)]
+        tables.append(render_html_table(*make_cost_table(self)))
+        return "".join([*tables, *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
+
+def plot_rounds(records: Sequence[RoundRecord], name: str | None = None) -> Picture:
+    """Draw a picture of a run.
+
+    Args:
+        records: of its rounds.
+        name: such as "accuracy", "loss", "accuracy-by-traffic" or "seconds"; by default the main metric by
+            round.
+
+    Raises:
+        SettingsError: there is no such picture; the error has the names.
+    """
+    figures = {figure.name: figure for figure in make_figures(records)}
+    if not figures:
+        raise SettingsError("there is nothing to draw: no round has ended", "wait for a round")
+    if name is not None and name not in figures:
+        raise SettingsError(f"there is no picture {name!r}", f"the pictures are {', '.join(figures)}")
+    return Picture(figures[name or next(iter(figures))])
+
+
+def render_job(job: Job) -> str:
+    """Render a job as HTML: state, rounds, and the metrics of the last evaluation."""
+    metrics = job.last_metrics
+    main = find_common_metric([metrics]) if metrics else ""
+    score = [(main, format_metric_value(main, metrics[main]))] if main in metrics else []
+    facts = [
+        ("job", job.id),
+        ("name", job.name),
+        ("algorithm", job.algorithm),
+        ("state", str(job.state)),
+        ("rounds", f"{job.rounds_done} of {job.rounds_total}"),
+        *score,
+        *([("message", job.message)] if job.message else []),
+    ]
+    return render_html_table([], [[f"{name}", str(value)] for name, value in facts])
+
+
+def render_rounds(records: Sequence[RoundRecord]) -> str:
+    """Render the first and the last rounds as HTML: main metric, loss, traffic, seconds, digest."""
+    main = find_common_metric([find_latest_metrics(records)])
+    names = [name for name in (main, "train_loss") if any(name in record.metrics for record in records)]
+    shown = list(records)
+    if len(shown) > MOST_ROUNDS:
+        half = MOST_ROUNDS // 2
+        shown = [*shown[:half], *shown[-half:]]
+    rows = [
+        [
+            str(record.round),
+            *(format_metric_value(name, record.metrics.get(name)) for name in names),
+            *(str(record.cohort), f"{record.bytes.down:,}", f"{record.bytes.up:,}"),
+            *(f"{record.seconds.total:.2f}", record.digest[:8]),
+        ]
+        for record in shown
+    ]
+    heads = ["round", *names, "clients", "bytes down", "bytes up", "seconds", "digest"]
+    left = len(records) - len(shown)
+    return render_html_table(heads, rows) + (f"<p>and {left} rounds between them</p>" if left else "")
+
+
+def render_html_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[tuple[int, int]] = ()
+) -> str:
+    """Render a table as HTML.
+
+    Args:
+        heads: of the columns; none for a table without them.
+        rows: the texts.
+        best: (row, column) of bold cells.
+    """
+    lines = ["".join(f"<th>{escape(head)}</th>" for head in heads)] if heads else []
+    for number, row in enumerate(rows):
+        cells = (
+            f"<td><b>{escape(text)}</b></td>" if (number, place) in best else f"<td>{escape(text)}</td>"
+            for place, text in enumerate(row)
+        )
+        lines.append("".join(cells))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -1,0 +1,1 @@
+"""Export of a run's model: as weights, as a program of plain PyTorch, as ONNX, with a model card."""

@@ -1,0 +1,96 @@
+"""The folder of a search: its plan, every trial with its scores, and the checkpoints of the trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsim.checkpoints.checkpoint import list_differences
+from fedsim.errors import SettingsError
+from jobs.grid.journal import read_lines, write_line
+
+SEARCH, TRIALS, BEST = "search.json", "trials.jsonl", "best.yaml"
+
+
+@dataclass
+class Trial:
+    """One trial: a set of values, trained for some rounds.
+
+    Attributes:
+        number: counted from 0.
+        values: of the searched fields, by path.
+        scores: the metric on the validation set, by round; None where the run failed or had no finite score.
+        error: why it failed; "" if it did not.
+        digest: of the server state after the last of these rounds.
+    """
+
+    number: int
+    values: dict[str, Any]
+    scores: dict[int, float | None] = field(default_factory=dict)
+    error: str = ""
+    digest: str = ""
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that the trial has trained."""
+        return max(self.scores, default=0)
+
+    @property
+    def score(self) -> float | None:
+        """The metric after the last trained round; None without a score."""
+        return self.scores.get(self.rounds)
+
+
+class SearchRecord:
+    """The record of a search in a folder, written line by line; a killed search goes on from it.
+
+    Args:
+        folder: of the search; it is created.
+        search: the fields on which the results depend, as plain data.
+
+    Attributes:
+        trials: in order.
+        metric: the metric of the scores; "" before the first score.
+        test: the metrics on the test set by the number of the trial; {} before that run.
+
+    Raises:
+        SettingsError: the folder has another search.
+    """
+
+    def __init__(self, folder: Path, search: Mapping[str, Any]) -> None:
+        self.folder, self.trials = folder, list[Trial]()
+        self.metric, self.test = "", dict[int, dict[str, Any]]()
+        folder.mkdir(parents=True, exist_ok=True)
+        plain = json.loads(json.dumps(search))
+        file = folder / SEARCH
+        if file.is_file() and (found := list_differences(json.loads(file.read_text("utf-8")), plain)):
+            raise SettingsError(
+                f"--out {str(folder)!r} has another search: {'; '.join(found)}", "name another folder"
+            )
+        file.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        for line in read_lines(folder / TRIALS):
+            self._take(line)
+
+    def checkpoint_url(self, trial: int) -> str:
+        """Return the folder of a trial's checkpoints."""
+        return str(self.folder.absolute() / "trials" / f"{trial:04d}")
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Write a line: a new trial (`values`), a score (`round`, `value`), or metrics of the `test` set."""
+        write_line(self.folder / TRIALS, json.dumps(line, ensure_ascii=False))
+        self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        number = line["trial"]
+        if "values" in line:
+            self.trials.append(Trial(number, dict(line["values"])))
+        elif "test" in line:
+            self.test[number] = dict(line["test"])
+        else:
+            trial = self.trials[number]
+            trial.scores[line["round"]] = line["value"]
+            trial.error, trial.digest = line.get("error", ""), line.get("digest", "")
+            self.metric = line.get("metric") or self.metric

@@ -1,0 +1,159 @@
+"""`tune`: search the values of a spec's fields that do best on the validation set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsim.errors import FieldError, SpecError
+from fedsim.learning_tasks.metrics import is_lower_better
+from jobs.run.in_process import run_in_process
+from jobs.run.listener import RunListener
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.tune.halving import Step, choose_step
+from jobs.tune.plan import Search, check_search, plan_search
+from jobs.tune.record import BEST, SearchRecord, Trial
+from jobs.tune.result import TuneResult
+from jobs.tune.sampler import Method, PastTrial, propose_values
+from jobs.tune.trial import Score, Work, open_trainers
+
+
+class TuneProgress(NamedTuple):
+    """How far a search is.
+
+    Attributes:
+        trial: that has just been scored.
+        begun: trials that have begun.
+        trials: trials in all.
+    """
+
+    trial: Trial
+    begun: int
+    trials: int
+
+
+def tune(
+    spec: str | Path | Mapping[str, Any] | JobSpec,
+    space: Mapping[str, Any],
+    *,
+    set: Sequence[str] = (),
+    trials: int = 20,
+    method: Method = "bayes",
+    first_rounds: int | None = None,
+    reduction: int = 3,
+    metric: str | None = None,
+    seed: int = 0,
+    out: str | Path = "tuned",
+    processes: int = 1,
+    test: bool = True,
+    settings: Settings | None = None,
+    on_score: Callable[[TuneProgress], None] = lambda _: None,
+) -> TuneResult:
+    """Search the values of a spec's fields that do best on the validation set.
+
+    Trials never see the test set. Most of them end early, by asynchronous successive halving: see
+    `jobs.tune.halving`. The same call again continues an interrupted search.
+
+    Args:
+        spec: a preset, a file, a mapping or a `JobSpec`, with `evaluation.validation`.
+        space: the values to try by path, such as `{"local.lr": "log:0.001..1", "local.epochs": [1, 5]}`;
+            see `jobs.tune.space`.
+        set: `PATH=VALUE` items that change the spec.
+        trials: how many sets of values to try; a grid has at most this many.
+        method: "bayes" (Optuna's TPE), "random" or "grid".
+        first_rounds: rounds before trials are compared first, by default a ninth of the spec's rounds; all
+            rounds of the spec turn early stopping off.
+        reduction: one in this many trials goes on, and trains for this many times the rounds.
+        metric: such as `global_validation_loss`. Default: the first metric of the data on the validation set.
+        seed: of the search.
+        out: folder of the search.
+        processes: trials at the same time. With 1 they run in this process, and the same call gives the same
+            result. More need a script with `if __name__ == "__main__":`.
+        test: whether the best spec runs once more, scored on the test set.
+        settings: where the data is; by default those of the environment.
+        on_score: called after each score.
+
+    Returns:
+        The trials, and the spec with the best values.
+
+    Raises:
+        SpecError: the spec, a space or an option is wrong, or the spec has no validation set.
+        SettingsError: Optuna is not installed, or the folder has another search.
+        FedsimError: every trial failed; or the run with the test set failed.
+    """
+    settings = settings or Settings.from_env()
+    search = plan_search(spec, space, set, trials, method, first_rounds, reduction, metric, seed)
+    check_search(search, settings)
+    record = SearchRecord(Path(out), search.to_document())
+    _run_trials(search, record, processes, settings, on_score)
+    result = TuneResult(search, record.trials, record.metric)
+    if result.best.score is None:
+        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", "")])
+    (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
+    number = result.best.number
+    if test and number not in record.test:
+        result.run = run_in_process(result.spec, settings, RunListener())
+        record.add({"trial": number, "test": result.run.final, "digest": result.run.records[-1].digest})
+    result.test = record.test.get(number, {})
+    return result
+
+
+def _run_trials(
+    search: Search,
+    record: SearchRecord,
+    processes: int,
+    settings: Settings,
+    on_score: Callable[[TuneProgress], None],
+) -> None:
+    """Train trials until nothing is left to train."""
+    running = dict[Future[Score], Step]()
+    with open_trainers(processes, settings) as train:
+        while True:
+            while len(running) < processes and (step := _choose_step(search, record, running)) is not None:
+                if step.trial == len(record.trials):
+                    record.add({"trial": step.trial, "values": _propose(search, record)})
+                spec = search.make_spec(record.trials[step.trial].values)
+                work = Work(spec, record.checkpoint_url(step.trial), search.rungs[step.rung], search.metric)
+                running[train(work)] = step
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                step = running.pop(future)
+                _add_score(record, step.trial, search.rungs[step.rung], future.result())
+                on_score(TuneProgress(record.trials[step.trial], len(record.trials), search.trials))
+
+
+def _add_score(record: SearchRecord, trial: int, round: int, score: Score) -> None:
+    line = {"trial": trial, "round": round, "metric": score.metric, "value": score.value}
+    line |= {"digest": score.digest, **({"error": score.error} if score.error else {})}
+    record.add(line)
+
+
+def _choose_step(search: Search, record: SearchRecord, running: Mapping[Any, Step]) -> Step | None:
+    sign = -1.0 if is_lower_better(record.metric) else 1.0
+    places = {round: place for place, round in enumerate(search.rungs)}
+    scores = [
+        {
+            places[round]: float("-inf") if value is None else sign * value
+            for round, value in trial.scores.items()
+        }
+        for trial in record.trials
+    ]
+    busy = {step.trial for step in running.values()}
+    return choose_step(scores, busy, len(search.rungs) - 1, search.trials, search.reduction)
+
+
+def _propose(search: Search, record: SearchRecord) -> dict[str, Any]:
+    past = [
+        PastTrial(
+            trial.values,
+            {round: value for round, value in trial.scores.items() if value is not None},
+            trial.score is not None and trial.rounds == search.rungs[-1],
+        )
+        for trial in record.trials
+    ]
+    lower = is_lower_better(record.metric)
+    return propose_values(search.spaces, past, search.method, seed=search.seed, lower_is_better=lower)
