@@ -7,7 +7,7 @@ started its workers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -90,7 +90,7 @@ class InProcessAttempt:
         self._run = InProcessRun(experiment, policy, checkpoint_policy, known_seconds)
         self._is_closed = threading.Event()
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Generator[Step, None, None]:
         """Yield a status for each step of the set-up and of long rounds, and one record per round.
 
         Raises:
