@@ -71,7 +71,7 @@ class ForkServerProcess:
     Args:
         directory: private; it gets the socket, and the output of the runners.
         idle_seconds: the server ends after so many seconds without a runner and without a question; 0: there
-            is no server.
+            is no server. There is none without Linux either.
     """
 
     def __init__(self, directory: Path, idle_seconds: int) -> None:
@@ -79,7 +79,8 @@ class ForkServerProcess:
         self._failures, self._started_at = 0, 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: socket.socket | None = None
-        if idle_seconds:
+        # Elsewhere a fork of a process with torch imported may crash, and processes outlive their parent.
+        if idle_seconds and sys.platform == "linux":
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._listener.bind(str(self._path))
             self._listener.listen()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from jobs.run.forked_runners import ForkedRunners
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, RayJob
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.run_size import is_short
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, get_ray_job_id
 from jobs.store.states import JobState
 from tests.e2e.server import QUICK, undisturbed
+from tests.golden.cases import method_specs
 from tests.jobs.desk import Scripted
 
 pytestmark = pytest.mark.slow  # tests/e2e/test_service.py runs jobs of the fork server in the quick suite
@@ -69,9 +71,15 @@ class Forks:
         self.ray = Scripted()
         self.cluster = ForkedRunners(self.ray, self.settings)
 
-    def submit(self, way: str | None = None, more: dict[str, str] | None = None, **changes: Any) -> Job:
+    def submit(
+        self,
+        way: str | None = None,
+        more: dict[str, str] | None = None,
+        base: Mapping[str, Any] = QUICK,
+        **changes: Any,
+    ) -> Job:
         """Submit a job; `way` makes its runner import a plug-in that breaks it."""
-        job, _ = self.store.create(parse_spec({**QUICK, **changes}))
+        job, _ = self.store.create(parse_spec({**base, **changes}))
         self.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
         environment = self.settings.environment() | {
             "FEDSIM_SUBMISSION": get_ray_job_id(job),
@@ -84,10 +92,11 @@ class Forks:
         self.cluster.submit(get_ray_job_id(job), ["run", job.id], environment)
         return job
 
-    def wait(self, job: Job) -> RayJob:
+    def wait(self, job: Job, seconds: float = 60.0) -> RayJob:
         """Wait for the end of a job's process."""
         found = self.until(
-            lambda: (seen := self.cluster.find(get_ray_job_id(job))) is not None and seen.ended and seen
+            lambda: (seen := self.cluster.find(get_ray_job_id(job))) is not None and seen.ended and seen,
+            seconds,
         )
         assert isinstance(found, RayJob)
         return found
@@ -148,6 +157,16 @@ def test_runs_leave_nothing_to_the_next_one(forks: Forks) -> None:
         assert forks.digests(job) == undisturbed(spec, forks.settings)
         assert ended.exit_code == EXIT_CODES[way]
         assert (forks.seen(broken), forks.seen(job)) == (way, None)
+
+
+@pytest.mark.timeout(900)
+def test_every_method_has_the_digests_of_a_cold_process(forks: Forks) -> None:
+    specs = [spec for spec in method_specs().values() if is_short(parse_spec(spec), forks.settings)]
+    assert len(specs) > 20
+    jobs = [forks.submit(base=spec) for spec in specs]
+    for spec, job in zip(specs, jobs, strict=True):
+        forks.wait(job, seconds=600)
+        assert forks.digests(job) == undisturbed(spec, forks.settings), spec
 
 
 def test_a_runner_has_the_environment_of_its_own_job_alone(forks: Forks) -> None:
