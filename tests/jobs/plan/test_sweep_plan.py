@@ -57,8 +57,8 @@ def test_a_sweep_of_short_runs_is_measured_in_this_process(
     assert total / 2 <= found.seconds <= total
 
 
-def test_a_file_with_axes_is_a_sweep(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("base: demo\naxes: {}\nseeds: [1]\n")
+def test_a_file_with_a_base_and_seeds_is_a_sweep(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("base: demo\nseeds: [1]\n")
     (tmp_path / "spec.yaml").write_text("algorithm: fedavg\n")
     (tmp_path / "broken.yaml").write_text("axes: [")
     found = {
