@@ -12,12 +12,12 @@ import ray
 import torch
 
 from actors.actor_group import ActorGroup
-from actors.coordinator import Status, relay_preparation
 from actors.device import acquire_device, describe_cpu_fallback
 from actors.plan.short_rounds import ShortRounds
 from actors.ray_pool import RayPool
 from actors.resources import Placement, check_memory, parse_ray_nodes
 from fedsim.base.costs import ClockReading
+from fedsim.checkpoints.experiment_run import Status, relay_preparation
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import count_blocks

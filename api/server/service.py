@@ -170,7 +170,8 @@ class Service:
             DataNotFound, DoesNotFit: the data set is missing, or the cluster can never place the workers.
             ServiceError: the same errors, with their codes, from the process; or it reached its limits.
         """
-        from jobs.plan.checker import check_submission, needs_data, read_check
+        from jobs.plan.checker import check_submission, read_check
+        from jobs.spec.run_size import needs_data
 
         nodes = self.dispatcher.nodes()
         if not await run_in_threadpool(needs_data, spec):

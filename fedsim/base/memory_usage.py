@@ -12,6 +12,8 @@ from fedsim.errors import DataError
 
 STATUS = Path("/proc/self/status")
 
+MEMORY = Path("/proc/meminfo")
+
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -41,6 +43,13 @@ def machine_bytes() -> int:
     with suppress(OSError, ValueError):  # "max" is no limit
         total = min(total, int(CONTAINER_LIMIT.read_text("ascii")))
     return total
+
+
+def free_bytes() -> int:
+    """Return the memory that new processes can use without swapping, in bytes; on Linux only, else all."""
+    if not MEMORY.exists():
+        return machine_bytes()
+    return 1024 * _status(MEMORY.read_text())["MemAvailable"]
 
 
 def require_memory(what: str, size: int) -> None:

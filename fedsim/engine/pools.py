@@ -45,6 +45,10 @@ class SerialPool:
         population: the federation.
         device: "cpu" or "cuda".
         faults: the policy for clients that raise.
+
+    Attributes:
+        stack_sizes: {round, from 1: its stack size in an earlier attempt}. A repeated round uses no larger
+            stack.
     """
 
     name: ClassVar[str] = "serial"
@@ -57,6 +61,7 @@ class SerialPool:
         faults: Faults = DEFAULT,
     ) -> None:
         self.population, self.stack_size = population, 1
+        self.stack_sizes: Mapping[int, int] = {}
         self.worker = Worker(algorithm, population, device, faults)
         self._client_states: dict[int, Tree] = {}
         self._states_digest = ClientStatesDigest()
@@ -72,6 +77,7 @@ class SerialPool:
     ) -> ReducedUpdates:
         broadcasts = make_broadcasts(algorithm, ctx, state)
         instructions = make_instructions(algorithm, ctx, state, cohort)
+        self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
         result, new_states = self._to_cpu(
             *self._train_halving_stacks(ctx, cohort, self._to_client_device(broadcasts), instructions)
         )

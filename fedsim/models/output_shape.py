@@ -10,6 +10,9 @@ from torch.func import functional_call
 
 from fedsim.models.net import Net
 
+FEW_PARAMETERS = 1_000_000
+"""A net with at most so many parameters is small: one pass of two examples takes milliseconds."""
+
 
 def check_outputs(net: Net) -> None:
     """Check the shape of a net's outputs; modules that are no chain were checked when they were probed.
@@ -30,13 +33,16 @@ def check_outputs(net: Net) -> None:
 def find_output_shape(net: Net) -> tuple[int, ...] | None:
     """Return the shape of a chain's outputs for one example; None if it cannot run without numbers.
 
-    It runs on torch's meta device, which has shapes and no numbers, so that it takes no time.
+    A large net runs on torch's meta device, which has shapes and no numbers, so that it takes no time. A
+    small net runs on zeros: torch imports more for its meta device than the net takes.
     """
     if net.inputs is None:
         return None
-    with torch.device("meta"):
+    with torch.device("cpu" if net.count_parameters() <= FEW_PARAMETERS else "meta"):
         x = torch.zeros((2, *net.inputs.shape), dtype=torch.long if net.inputs.vocabulary else torch.float32)
-    state: Mapping[str, Tensor] = {key: value.to("meta") for key, value in net.module.state_dict().items()}
+        state: Mapping[str, Tensor] = {
+            key: torch.zeros(value.shape, dtype=value.dtype) for key, value in net.module.state_dict().items()
+        }
     try:
         with net.evaluation_mode(), torch.no_grad():
             return tuple(functional_call(net.module, dict(state), (x,)).shape[1:])

@@ -143,6 +143,7 @@ def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | settings.public_environment() | settings.ray_sizes()
     environment["PYTHONPATH"] = package_path()
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
+    environment["FEDSIM_RUNNER_IDLE"] = str(settings.runner_idle_seconds)
     # Every job can read the environment of Ray's processes: remove the secrets.
     for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment()):
         environment.pop(name, None)

@@ -9,7 +9,6 @@ two cases the service starts another keeper.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from typing import Any
 from fedsim.base.memory_usage import machine_bytes
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.cluster import NODES, fetch_living_nodes
+from jobs.local_ray.fork_server_process import ForkServerProcess, end_with_parent
 from jobs.local_ray.keeper_files import (
     ADDRESSES,
     ALIVE,
@@ -76,9 +76,11 @@ def _run_ray(settings: Settings, home: Path, stop: threading.Event) -> int:
     addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
     write_addresses(home, addresses)
     ray = _start_ray(settings, home, addresses, ports)
+    forks = ForkServerProcess(Path(temporary), settings.runner_idle_seconds)
     try:
-        return _watch_ray(settings, home, addresses, ray, stop)
+        return _watch_ray(settings, home, addresses, ray, forks, stop)
     finally:
+        forks.end()
         _end_ray(ray)
         shutil.rmtree(temporary, ignore_errors=True)
         if _is_mine(home):
@@ -121,22 +123,23 @@ def _start_ray(
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
         environment.pop(name, None)
     read_or_make_token(home)
-    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel (Linux) to end Ray when the keeper is killed."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    return subprocess.Popen(
+        command, env=environment, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGTERM)
+    )
 
 
 def _watch_ray(
-    settings: Settings, home: Path, addresses: Addresses, ray: subprocess.Popen[bytes], stop: threading.Event
+    settings: Settings,
+    home: Path,
+    addresses: Addresses,
+    ray: subprocess.Popen[bytes],
+    forks: ForkServerProcess,
+    stop: threading.Event,
 ) -> int:
     """Wait for a reason to end, and return the exit code."""
     ready, last_needed, last_check = False, time.monotonic(), time.monotonic()
     while not stop.wait(POLL_SECONDS if not ready else 1.0):
+        forks.start_if_asked()
         if ray.poll() is not None:
             sys.stderr.write(f"Ray ended with exit code {ray.returncode}\n")
             return 1
@@ -153,7 +156,7 @@ def _watch_ray(
         elif _was_touched_within(home / ALIVE, settings.ray_idle_seconds):
             last_needed = time.monotonic()
         elif time.monotonic() - last_needed > settings.ray_idle_seconds:
-            if not has_running_jobs(addresses, read_or_make_token(home)):
+            if not forks.has_runners() and not has_running_jobs(addresses, read_or_make_token(home)):
                 sys.stderr.write("no API and no job needs Ray any more: ending\n")
                 return 0
             last_needed = time.monotonic()

@@ -6,7 +6,6 @@ see `jobs.json_process`.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,10 +13,7 @@ from typing import Any, NamedTuple
 from actors.resources import ClusterNode
 from fedsim.base.memory_usage import machine_bytes
 from fedsim.core.error_attribution import is_out_of_memory
-from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, reads_files
 from fedsim.errors import DataError, FieldError
-from fedsim.models import MODELS
-from fedsim.plugins import Registry
 from jobs.json_process import answer_standard_input, limit_memory
 from jobs.plan.long_runs import describe_long_run
 from jobs.run.class_map import load_class_map
@@ -25,26 +21,6 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.initial_weights import pin_initial_weights
 from jobs.spec.resolve import check_spec
-
-MOST_DRAWN = 2**16
-"""Largest product of the sizes of generated data whose check needs no process: one example is drawn there."""
-
-MOST_UNITS = 2**12
-"""Largest product of the sizes of a model whose check needs no process."""
-
-MOST_WEIGHTS = 2**20
-"""Largest product of the sizes of a model and of its generated data whose check needs no process."""
-
-MOST_LAYERS = 100
-
-FILE_PARTITIONS = ("file", "difficulty")
-"""Partitions from a file; `difficulty` may have any other as its base."""
-
-LIBRARIES = ("python", "timm", "torchvision", "transformers")
-"""Models that somebody else's code or files define."""
-
-COUNTS = ("examples", "test_examples", "seed")
-"""Parameters of generated data that say nothing about the size of one example."""
 
 
 class CheckedSpec(NamedTuple):
@@ -75,45 +51,6 @@ def check_submission(
     experiment = check_spec(spec, settings, nodes)
     warning = describe_long_run(spec, settings, sum(node.cpus for node in nodes or ()))
     return CheckedSpec(pin_initial_weights(spec, experiment.initial), warning)
-
-
-def needs_data(spec: JobSpec) -> bool:
-    """Return whether the check of a spec reads files, draws or builds much, or runs code of others.
-
-    Args:
-        spec: of the right shape; its names may be unknown.
-    """
-    dataset, partition, models = spec.data.dataset, spec.data.partition.kind, spec.models
-    if any(model.init for model in models) or (spec.devices and spec.devices.fleet.name == "file"):
-        return True
-    if find_dataset_faults(dataset.name, dataset.params):
-        return False  # without facts of the data, neither partition nor model is checked
-    return (
-        _is_foreign(DATASETS, dataset.name)
-        or reads_files(dataset.name)
-        or _measure_size(dataset.params) > MOST_DRAWN
-        or any(_is_large(model.params, dataset.params) for model in models)
-        or _is_foreign(PARTITIONS, partition)
-        or partition in FILE_PARTITIONS
-        or any(_is_foreign(MODELS, model.name) or model.name in LIBRARIES for model in models)
-        or any(model.params.get("pretrained") or model.params.get("lora") for model in models)
-    )
-
-
-def _is_foreign(registry: Registry[Any], name: str) -> bool:
-    return name in registry and bool(registry.source(name))
-
-
-def _is_large(model: Mapping[str, Any], dataset: Mapping[str, Any]) -> bool:
-    units, layers = _measure_size(model), model.get("layers", 0)
-    is_wide = units > MOST_UNITS or units * _measure_size(dataset) > MOST_WEIGHTS
-    return is_wide or (isinstance(layers, int) and layers > MOST_LAYERS)
-
-
-def _measure_size(params: Mapping[str, Any]) -> int:
-    """Return the product of the sizes among the parameters of generated data or of a model."""
-    sizes = (value for name, value in params.items() if name not in COUNTS and isinstance(value, int))
-    return math.prod(max(1, size) for size in sizes)
 
 
 def answer_question(question: Mapping[str, Any], settings: Settings) -> Any:

@@ -5,24 +5,13 @@ Nothing is measured: `jobs.plan.planner` measures a run, which takes too long fo
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
-
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core.capabilities import ServerTraining
-from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound
-from fedsim.training.flops import example_flops
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
-from jobs.spec.fields import Choice
-from jobs.spec.resolve import make_spec_net
-
-FLOPS_PER_CORE = 1e10
-"""FLOPs per second that one CPU core reaches in training. Measured on a server's core: 1.1e10 with LeNet-5 in
-batches of 10, 2e10 with a larger CNN in batches of 32."""
+from jobs.spec.dataset_facts import look_up_facts
+from jobs.spec.run_size import FLOPS_PER_CORE, count_flops
 
 WARN_ABOVE_HOURS = 1.0
 
@@ -49,7 +38,7 @@ def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | N
         return None
     workers = min(cpus, spec.clients.cohort_size)
     try:
-        hours = _count_flops(spec, facts, settings) / (FLOPS_PER_CORE * workers * 3600)
+        hours = count_flops(spec, facts, settings) / (FLOPS_PER_CORE * workers * 3600)
     except DataNotFound:  # weights that only the run downloads
         return None
     algorithm = ALGORITHMS[spec.algorithm.name]
@@ -66,26 +55,3 @@ def _format_hours(hours: float) -> str:
     if hours < 2:
         return f"{60 * hours:.0f} minutes"
     return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:,.0f} days"
-
-
-def _count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
-    """Return the FLOPs of all local steps, and of the evaluations on the test set."""
-    places = DataRoots(settings.data_roots)
-    costs = [_count_example_flops(model, facts, places) for model in spec.models]
-    step, forward = (sum(each) / len(costs) for each in zip(*costs, strict=True))
-    local = spec.local
-    if local.steps is None:
-        examples = (local.epochs or 1) * facts.examples / spec.clients.total
-    else:
-        examples = local.steps * local.batch_size
-    trained = spec.rounds * spec.clients.cohort_size * examples * step
-    tests = facts.file_facts.tests if facts.file_facts else 0
-    return float(trained + spec.rounds // spec.evaluation.every * tests * forward)
-
-
-@lru_cache(maxsize=64)
-def _count_example_flops(model: Choice, facts: DatasetFacts, places: DataRoots) -> tuple[int, int]:
-    """Return the FLOPs of one example: in a local step, and forward."""
-    net = make_spec_net(model, facts, places)
-    example = torch.zeros(facts.input_shape, dtype=torch.int64 if facts.vocabulary else torch.float32)
-    return example_flops(net, net.parameters, example), example_flops(net, (), example)

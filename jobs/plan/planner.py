@@ -17,7 +17,6 @@ import torch
 from ray.exceptions import RayTaskError
 
 from actors.actor_errors import ACTOR_DEATH_ERRORS, make_death_error, unwrap_task_error
-from actors.coordinator import Status
 from actors.plan.measure import Measured, Prober
 from actors.resources import (
     ClusterNode,
@@ -27,6 +26,7 @@ from actors.resources import (
     reserve_server_gpu,
 )
 from actors.server_placement import ServerPlacement
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, NoCapacityNow, OutOfMemory, PoolFailed
 from jobs.json_process import answer_standard_input

@@ -14,6 +14,7 @@ from fedsim.errors import JobRefused, RayUnavailable, StoreUnusable
 from jobs.local_ray.embedded_ray import ensure_ray
 from jobs.local_ray.keeper_files import ALIVE
 from jobs.queue.capacity import ClusterCapacity
+from jobs.queue.job_size import fits_beside
 from jobs.queue.reconciler import Reconciler, runner_command
 from jobs.queue.waiting_reasons import update_waiting_reasons
 from jobs.run.job_cluster import JobCluster
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from actors.resources import ClusterNode
     from jobs.local_ray.cluster import ClusterState
     from jobs.queue.ray_jobs import RayJobs
+    from jobs.store.records import Job
 
 log = logging.getLogger("fedsim.dispatch")
 
@@ -162,9 +164,7 @@ class Dispatcher:
         troubles = reconciler.reconcile_jobs(ray)
         if self.store.count([JobState.QUEUED]):
             lacking = self._capacity.fail_jobs_that_never_fit()
-            while (
-                lacking is None and (job := self.store.start_next_job(self.settings.max_running)) is not None
-            ):
+            while lacking is None and (job := self._start_next_job()) is not None:
                 try:
                     reconciler.submit(ray, job)
                 except (JobRefused, OSError) as error:
@@ -175,6 +175,17 @@ class Dispatcher:
         if troubles:
             raise troubles[0]
         return self.store.count(ACTIVE)
+
+    def _start_next_job(self) -> Job | None:
+        """Start the first job of the queue, if it may run beside the active ones; else return None."""
+        most = self.settings.max_running
+        if most is None:
+            active, waiting = self.store.list(state=ACTIVE, limit=1000).jobs, self.store.queue(limit=1)
+            nodes = self._capacity.nodes or ()
+            if active and not (waiting and fits_beside(waiting[0], active, self.settings, nodes)):
+                return None
+            most = len(active) + 1
+        return self.store.start_next_job(most)
 
     def _get_connection(self) -> tuple[JobCluster, Reconciler]:
         """Return the cluster, connected on first use and after a failure, and the reconciler."""
@@ -192,7 +203,12 @@ class Dispatcher:
         ray = RayJobs(address)
         if self.settings.ray_address is not None and not self.settings.allow_open_ray:
             self._check_token(ray)
-        return ray
+        # A command of the caller's own is no runner that could be forked.
+        if self.settings.ray_address is not None or self._command is not None:
+            return ray
+        from jobs.run.forked_runners import ForkedRunners
+
+        return ForkedRunners(ray, self.settings)
 
     def _check_token(self, ray: RayJobs) -> None:
         """Warn of a cluster that takes jobs without a token, or refuse it, as the settings say.

@@ -18,7 +18,14 @@ from datetime import UTC, datetime
 
 from fedsim.errors import JobNotFound, JobRefused
 from jobs.local_ray.embedded_ray import package_path
-from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE, JobCluster, RayJob
+from jobs.queue.job_size import is_short_job
+from jobs.run.job_cluster import (
+    EXIT_NO_ANSWER,
+    EXIT_STORE_UNUSABLE,
+    IN_PROCESS_VARIABLE,
+    JobCluster,
+    RayJob,
+)
 from jobs.run.runner_secrets import remove_runner_secrets, write_runner_secrets
 from jobs.settings import Settings
 from jobs.spec.run_fields import FaultsSection
@@ -83,6 +90,8 @@ def runner_environment(settings: Settings, job: Job) -> dict[str, str]:
     variables |= {"FEDSIM_RAY_ADDRESS": "auto", "FEDSIM_SUBMISSION": get_ray_job_id(job)}
     if settings.ray_address is None:
         variables["PYTHONPATH"] = package_path()
+        if is_short_job(job, settings):
+            variables[IN_PROCESS_VARIABLE] = "1"
     return variables
 
 

@@ -15,12 +15,12 @@ MAX_JOBS_NAMED = 5
 """Running jobs that a waiting reason names."""
 
 
-def update_waiting_reasons(store: JobStore, most: int, trouble: str | None = None) -> None:
+def update_waiting_reasons(store: JobStore, most: int | None, trouble: str | None = None) -> None:
     """Write the waiting reason of each waiting job, if it has changed.
 
     Args:
         store: the jobs.
-        most: how many jobs may run at once.
+        most: how many jobs may run at once; None for as many as the cluster has room for.
         trouble: why even the first job of the queue waits; by default, because other jobs run.
     """
     waiting = store.queue(limit=MAX_PLACES_EXPLAINED)
@@ -43,14 +43,22 @@ def update_waiting_reasons(store: JobStore, most: int, trouble: str | None = Non
         store.write_waiting_reasons(new, others, placed=reasons)
 
 
-def describe_running_jobs(active: Sequence[Job], most: int) -> str:
-    """Describe the jobs that hold the cluster: "2 of at most 2 jobs run: 6am... (demo), ..."."""
+def describe_running_jobs(active: Sequence[Job], most: int | None) -> str:
+    """Describe the jobs that hold the cluster: "2 of at most 2 jobs run: 6am... (demo), ...".
+
+    Args:
+        active: the jobs.
+        most: how many jobs may run at once; None for as many as the cluster has room for.
+    """
     named = [f"{job.id} ({job.name})" for job in active[:MAX_JOBS_NAMED]]
     if len(active) > MAX_JOBS_NAMED:
         named.append(f"{len(active) - MAX_JOBS_NAMED} more")
     who = f": {', '.join(named)}" if named else ""
-    noun = "job" if most == 1 else "jobs"
     verb = "runs" if len(active) == 1 else "run"
+    if most is None:
+        noun, leaves = ("job", "leaves") if len(active) == 1 else ("jobs", "leave")
+        return f"{len(active)} {noun} {verb} and {leaves} too few CPUs or GPUs{who}"
+    noun = "job" if most == 1 else "jobs"
     return f"{len(active)} of at most {most} {noun} {verb}{who}"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.coordinator import CheckpointPolicy
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.errors import CheckpointError
 from jobs.spec import JobSpec
 from jobs.spec.fields import Clients, LocalSection

@@ -1,22 +1,28 @@
-"""Run a spec on Ray in this process, as `fedsim run` does; the result stays in memory."""
+"""Run a spec from this process, as `fedsim run` does; the result stays in memory.
+
+Ray is imported only for a run that needs it: its import and its start take seconds.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.errors import CheckpointError, FedsimError
 from jobs.run.checkpoint_policy import make_checkpoint_policy
+from jobs.run.in_process_attempt import InProcessAttempt
 from jobs.run.listener import RunListener
 from jobs.run.model_metadata import make_model_notes
-from jobs.run.ray_connection import connect_to_ray
 from jobs.run.restarts import RunWithRestarts
-from jobs.run.run_attempts import RunAttempt
 from jobs.run.run_result import RunResult
+from jobs.run.run_steps import Attempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.initial_weights import pin_initial_weights
 from jobs.spec.resolve import resolve_spec
+from jobs.spec.run_size import is_short
 from jobs.store.records import RoundRecord, StateDigests
 
 
@@ -63,7 +69,7 @@ class _ResultListener(RunListener):
     def on_status(self, text: str) -> None:
         self._listener.on_status(text)
 
-    def on_attempt(self, attempt: RunAttempt) -> None:
+    def on_attempt(self, attempt: Attempt) -> None:
         self._listener.on_attempt(attempt)
 
     def on_running(self) -> None:
@@ -75,7 +81,7 @@ class _ResultListener(RunListener):
     def on_personal_scores(self, scores: PersonalScores) -> None:
         self._result.personal = scores
 
-    def on_end(self, attempt: RunAttempt) -> None:
+    def on_end(self, attempt: Attempt) -> None:
         self._listener.on_end(attempt)
         self._result.chosen_model = attempt.get_chosen_model()
         metadata, round = attempt.get_dataset_metadata(), self._result.round
@@ -100,7 +106,9 @@ def execute(
     chaos: Chaos = NO_CHAOS,
     listener: RunListener | None = None,
 ) -> RunResult:
-    """Run a spec in this process, and wait for its end.
+    """Run a spec, and wait for its end: in this process if the run is short, else on Ray.
+
+    The digests are the same. A cluster that the settings name, and faults for a test, ask for Ray.
 
     Args:
         spec: the run.
@@ -130,12 +138,17 @@ def execute(
     policy = make_checkpoint_policy(spec, checkpoints, resume=resume, stop_file=stop_file)
     if policy is not None and not (resume or overwrite):
         _refuse_to_overwrite(policy.url)
+    run = RunWithRestarts(experiment, spec, policy, ListLedger(result.records), run_listener, chaos=chaos)
+    if settings.ray_address is None and chaos == NO_CHAOS and is_short(spec, settings):
+        result.model = replace(run, start_attempt=InProcessAttempt).run_to_end()
+        return result
+    from jobs.run.ray_connection import connect_to_ray
+
     address = settings.ray_address
     run_listener.on_status("starting Ray" if address is None else f"connecting to Ray at {address}")
     with connect_to_ray(settings):
-        ledger = ListLedger(result.records)
-        run = RunWithRestarts(experiment, spec, policy, ledger, run_listener, chaos=chaos)
         result.model = run.run_to_end()
+        run_listener.on_status("stopping Ray")
     return result
 
 

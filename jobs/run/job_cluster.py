@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.resources import ClusterNode
 
+IN_PROCESS_VARIABLE = "FEDSIM_IN_PROCESS"
+"""If a runner has this variable, it trains in its own process, without Ray: the job is short."""
+
 EXIT_STORE_UNUSABLE = 74
 """The exit code of a runner that could not write the end of its job: the store's disk is full, or its file
 is damaged."""

@@ -24,7 +24,7 @@ from jobs.run.job_watcher import JobWatcher
 from jobs.run.ledger import StoreLedger, retry_store_call
 from jobs.run.listener import RunListener
 from jobs.run.model_metadata import make_model_notes
-from jobs.run.run_attempts import RunAttempt
+from jobs.run.run_steps import Attempt
 from jobs.run.startup import StartupWaiter, has_free_capacity
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -74,7 +74,7 @@ class JobListener(RunListener):
         if self.waiter.log_status(text):
             self._write_start_step(text)
 
-    def on_attempt(self, attempt: RunAttempt) -> None:
+    def on_attempt(self, attempt: Attempt) -> None:
         """Have the watcher close the attempt when the job is to stop."""
         self.watcher.watch_attempt(attempt)
 
@@ -104,7 +104,7 @@ class JobListener(RunListener):
         """Write `personal.csv`."""
         save_personal_scores(self.settings, self.job.id, scores.to_csv())
 
-    def on_end(self, attempt: RunAttempt) -> None:
+    def on_end(self, attempt: Attempt) -> None:
         """Write the partition and the model that validation chose."""
         spec, job_id = self.spec, self.job.id
         about = {"seed": spec.seed, "clients": spec.clients.total, "data": self.job.spec["data"]}

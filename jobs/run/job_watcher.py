@@ -6,7 +6,7 @@ import logging
 import threading
 
 from fedsim.errors import JobNotFound, StoreUnusable
-from jobs.run.run_attempts import RunAttempt
+from jobs.run.run_steps import Attempt
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, get_ray_job_id
 from jobs.store.states import ACTIVE, JobState
@@ -30,12 +30,12 @@ class JobWatcher:
     def __init__(self, store: JobStore, job_id: str, ray_job_id: str | None = None) -> None:
         self.store, self.job_id, self.ray_job_id = store, job_id, ray_job_id
         self.cancelled, self.must_stop = False, False
-        self._attempt: RunAttempt | None = None
+        self._attempt: Attempt | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll_store, name="watch", daemon=True)
         self._thread.start()
 
-    def watch_attempt(self, attempt: RunAttempt) -> None:
+    def watch_attempt(self, attempt: Attempt) -> None:
         """Close this attempt when the job is to stop; at once if it is to stop already."""
         self._attempt = attempt
         if self.is_stopped:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedsim.core.personal_scores import PersonalScores
     from fedsim.errors import FedsimError, NoCapacityNow
-    from jobs.run.run_attempts import RunAttempt
+    from jobs.run.run_steps import Attempt
     from jobs.store.records import RoundRecord
 
 
@@ -21,7 +21,7 @@ class RunListener:
     def on_status(self, text: str) -> None:
         """Receive the current step of the set-up or of a long round, such as "placing 4 workers"."""
 
-    def on_attempt(self, attempt: RunAttempt) -> None:
+    def on_attempt(self, attempt: Attempt) -> None:
         """Receive a new attempt before it starts; `attempt.close()` ends it early."""
 
     def on_running(self) -> None:
@@ -33,7 +33,7 @@ class RunListener:
     def on_round(self, record: RoundRecord) -> None:
         """Receive the record of a round that the ledger did not have, after the ledger has it."""
 
-    def on_end(self, attempt: RunAttempt) -> None:
+    def on_end(self, attempt: Attempt) -> None:
         """Receive the attempt that ended the last round, before it is closed: its models can be fetched."""
 
     def may_restart(self, error: FedsimError) -> bool:

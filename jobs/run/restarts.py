@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from actors.coordinator import CheckpointPolicy, ResumeNotice, Status
+from fedsim.checkpoints.experiment_run import CheckpointPolicy, ResumeNotice, Status
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.errors import CoordinatorLost, DoesNotFit, NoCapacityNow, NodeLost, NotReproduced, ObjectLost
 from jobs.run.listener import RunListener
-from jobs.run.run_attempts import NewPersonalScores, RunAttempt, Step
+from jobs.run.run_steps import Attempt, NewPersonalScores, Step
 from jobs.spec import JobSpec
 from jobs.store.records import RoundRecord, StateDigests
 
@@ -41,6 +41,13 @@ class Ledger(Protocol):
         """Add the record of a round that the ledger does not have."""
 
 
+def start_on_ray(*arguments: Any, **options: Any) -> Attempt:
+    """Start an attempt on Ray; see `RunAttempt` for the arguments."""
+    from jobs.run.run_attempts import RunAttempt
+
+    return RunAttempt(*arguments, **options)
+
+
 @dataclass(frozen=True)
 class RunWithRestarts:
     """A run with all its attempts.
@@ -54,6 +61,7 @@ class RunWithRestarts:
         listener: hears of the progress, and decides about restarts.
         chaos: faults to inject for a test.
         after_loss: whether another process lost this run, so that the cluster may still be starting.
+        start_attempt: starts an attempt: on Ray, or `jobs.run.in_process_attempt.InProcessAttempt`.
     """
 
     experiment: Experiment
@@ -63,6 +71,7 @@ class RunWithRestarts:
     listener: RunListener
     chaos: Chaos = NO_CHAOS
     after_loss: bool = False
+    start_attempt: Callable[..., Attempt] = start_on_ray
 
     def run_to_end(self) -> dict[str, Any]:
         """Run all rounds, and write each record once.
@@ -98,7 +107,7 @@ class RunWithRestarts:
         policy = self._update_checkpoint_policy(resumed, again)
         seconds = {record.round: record.seconds.total for record in again}
         options: dict[str, Any] = {"known_seconds": seconds, "chaos": self.chaos, "shrink": shrink}
-        attempt = RunAttempt(self.experiment, self.spec, policy, **options)
+        attempt = self.start_attempt(self.experiment, self.spec, policy, **options)
         try:
             self.listener.on_attempt(attempt)
             for step in attempt:

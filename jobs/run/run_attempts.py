@@ -1,12 +1,11 @@
-"""RunAttempt: one attempt of a run, with a coordinator of its own."""
+"""RunAttempt: one attempt of a run on Ray, with a coordinator of its own."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
@@ -21,42 +20,25 @@ from actors.actor_errors import (
     ran_out_of_memory,
     unwrap_task_error,
 )
-from actors.coordinator import (
-    NO_SECONDS,
-    CheckpointPolicy,
-    Coordinator,
-    RecalledRecords,
-    ResumeNotice,
-    Status,
-)
+from actors.coordinator import Coordinator
 from actors.resources import parse_ray_nodes
 from actors.server_placement import ServerPlacement
-from fedsim.core.personal_scores import PersonalScores
+from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CoordinatorLost, FedsimError
 from jobs.run.placement import choose_placement
+from jobs.run.run_steps import Step, read_progress
 from jobs.spec import JobSpec
 from jobs.spec.data_checks import use_spec_paths
-from jobs.store.records import RoundRecord
 
 MAX_RESULTS_AHEAD = 16
 """Results that a coordinator may compute ahead of their reader; they wait in memory."""
 
 
-@dataclass(frozen=True)
-class NewPersonalScores:
-    """The scores of the clients' personal models after a round; the round's record follows."""
-
-    scores: PersonalScores
-
-
-Step: TypeAlias = Status | ResumeNotice | NewPersonalScores | RoundRecord
-
-
 class RunAttempt:
-    """One attempt of a run, with its own coordinator: iterate over its steps, and always close it.
+    """One attempt of a run on Ray, with its own coordinator: iterate over its steps, and always close it.
 
     Args:
         experiment: the run.
@@ -107,15 +89,7 @@ class RunAttempt:
         stream = self.coordinator.run.options(**options).remote()
         try:
             for reference in stream:
-                step = ray.get(reference)
-                if isinstance(step, RecalledRecords):
-                    yield from map(RoundRecord.model_validate, step.records)
-                elif isinstance(step, Status | ResumeNotice):
-                    yield step
-                else:
-                    if step.personal is not None:
-                        yield NewPersonalScores(step.personal)
-                    yield RoundRecord.model_validate(step.record())
+                yield from read_progress(ray.get(reference))
         except (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS) as error:
             raise _make_loss_error(error) from error
         except RayTaskError as error:

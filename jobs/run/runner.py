@@ -1,7 +1,8 @@
 """`python -m jobs.run.runner JOB_ID`: the entry point of a job's Ray job.
 
 The runner starts the coordinator, and writes every round to the store as it ends. It needs the store and
-Ray, and never the API: jobs go on while no API runs.
+Ray, and never the API: jobs go on while no API runs. The runner of a short job trains in its own process. It
+is a fork of `jobs.run.fork_server`, and imports no Ray.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from fedsim.engine.stopping import RunEnd
 from fedsim.errors import FedsimError, SpecError, StoreUnusable
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.run.artifacts import save_model, save_spec
 from jobs.run.checkpoint_policy import make_checkpoint_policy
-from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE
+from jobs.run.in_process_attempt import InProcessAttempt
+from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE, IN_PROCESS_VARIABLE
 from jobs.run.job_listener import JobListener
 from jobs.run.job_watcher import JobWatcher, find_idle_reason
 from jobs.run.ledger import StoreLedger, find_no_answer_message, retry_store_call
-from jobs.run.ray_connection import connect_to_ray
 from jobs.run.restarts import RunWithRestarts
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
@@ -34,7 +36,9 @@ from jobs.store.states import FINAL, FailureReason, JobState
 log = logging.getLogger("fedsim.runner")
 
 
-def run_job(job_id: str, settings: Settings, ray_job_id: str | None = None) -> JobState:
+def run_job(
+    job_id: str, settings: Settings, ray_job_id: str | None = None, *, in_process: bool = False
+) -> JobState:
     """Run a job to its end, and return its final state.
 
     Do nothing if the job has ended, or if another process runs it.
@@ -43,6 +47,7 @@ def run_job(job_id: str, settings: Settings, ray_job_id: str | None = None) -> J
         job_id: the job.
         settings: where the store, data and Ray are.
         ray_job_id: the Ray job of this process, if it is one.
+        in_process: train in this process, without Ray.
 
     Raises:
         JobNotFound: if the store has no such job.
@@ -56,7 +61,7 @@ def run_job(job_id: str, settings: Settings, ray_job_id: str | None = None) -> J
         return job.state
     watcher = JobWatcher(store, job_id, ray_job_id)
     try:
-        end = _run_rounds(job_id, settings, store, watcher)
+        end = _run_rounds(job_id, settings, store, watcher, in_process=in_process)
         # The watcher must not take the final state, written next, for the work of another process.
         watcher.close()
         retry_store_call(
@@ -86,7 +91,9 @@ def run_job(job_id: str, settings: Settings, ray_job_id: str | None = None) -> J
     return state
 
 
-def _run_rounds(job_id: str, settings: Settings, store: JobStore, watcher: JobWatcher) -> RunEnd | None:
+def _run_rounds(
+    job_id: str, settings: Settings, store: JobStore, watcher: JobWatcher, *, in_process: bool
+) -> RunEnd | None:
     """Run the rounds, and write each to the store; after a loss, go on from the last checkpoint.
 
     Returns:
@@ -102,10 +109,15 @@ def _run_rounds(job_id: str, settings: Settings, store: JobStore, watcher: JobWa
     ledger = StoreLedger(store, job_id, watcher.ray_job_id)
     listener = JobListener(job, spec, settings, experiment, ledger, watcher)
     policy = make_checkpoint_policy(spec, settings.checkpoint_url(job_id), resume=True)
+    run = RunWithRestarts(experiment, spec, policy, ledger, listener)
     with listener.track():
-        with connect_to_ray(settings):
-            run = RunWithRestarts(experiment, spec, policy, ledger, listener, after_loss=job.restarts > 0)
-            model = run.run_to_end()
+        if in_process:
+            model = replace(run, start_attempt=InProcessAttempt).run_to_end()
+        else:
+            from jobs.run.ray_connection import connect_to_ray
+
+            with connect_to_ray(settings):
+                model = replace(run, after_loss=job.restarts > 0).run_to_end()
         save_model(settings, job_id, model, listener.notes)
     return ledger.read_end()
 
@@ -169,7 +181,12 @@ def main(arguments: list[str]) -> int:
     os.umask(PRIVATE_UMASK)
     with _log_to_job_file(settings, arguments[0]):
         try:
-            state = run_job(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
+            state = run_job(
+                arguments[0],
+                settings,
+                os.environ.get("FEDSIM_SUBMISSION"),
+                in_process=IN_PROCESS_VARIABLE in os.environ,
+            )
         except StoreUnusable as error:
             log.error("the end of the job could not be written to the store: %s", error)
             return EXIT_STORE_UNUSABLE

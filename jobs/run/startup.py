@@ -6,8 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 
-import ray
-
 from actors.resources import Placement, parse_ray_nodes
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, NoCapacityNow
@@ -68,6 +66,8 @@ def has_free_capacity(experiment: Experiment, spec: JobSpec) -> bool:
 
     Also return True if the run does not fit on the empty cluster: the next attempt then reports it.
     """
+    import ray
+
     try:
         placement = choose_placement(experiment, spec, parse_ray_nodes(ray.nodes()))
     except DoesNotFit:

@@ -30,11 +30,14 @@ class Settings:
         database_url: an SQLAlchemy URL (`FEDSIM_DATABASE_URL`); empty means an SQLite file in `home`.
         storage: fsspec URL for checkpoints and artifacts (`FEDSIM_STORAGE`); None means `home`.
         data_roots: the folders with data sets, in the order of the search (`home/data`, then `FEDSIM_DATA`).
-        max_running: the most jobs that run at once (`FEDSIM_MAX_RUNNING`).
+        max_running: the most jobs that run at once (`FEDSIM_MAX_RUNNING`); None means as many as the CPUs and
+            GPUs of the cluster hold.
         ray_address: of the Ray cluster (`FEDSIM_RAY_ADDRESS`); None means a local Ray that fedsim starts.
         ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all that it may use.
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
         ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
+        runner_idle_seconds: how long the process that starts the runners of short jobs stays without one
+            (`FEDSIM_RUNNER_IDLE`); 0: there is no such process, and every job is a job of Ray.
         token: that callers of the API must send (`FEDSIM_TOKEN`); None means no token.
         limits: for the callers of the API.
         drain_seconds: how long the API goes on serving after a request to end, while `/readyz` answers no
@@ -54,11 +57,12 @@ class Settings:
     database_url: str = field(default="", repr=False)
     storage: str | None = field(default=None, repr=False)
     data_roots: tuple[Path, ...] = ()
-    max_running: int = 1
+    max_running: int | None = None
     ray_address: str | None = None
     ray_num_cpus: int | None = None
     ray_num_gpus: int | None = None
     ray_idle_seconds: int = 60
+    runner_idle_seconds: int = 600
     token: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
     drain_seconds: int = 0
@@ -97,7 +101,7 @@ class Settings:
             "database_url": env.get("FEDSIM_DATABASE_URL", ""),
             "storage": env.get("FEDSIM_STORAGE") or None,
             "data_roots": tuple(dict.fromkeys([home / "data", *more])),
-            "max_running": read_whole_number(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
+            "max_running": read_whole_number(env, "FEDSIM_MAX_RUNNING", minimum=1),
             "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
             "ray_num_cpus": read_whole_number(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
             "ray_num_gpus": read_whole_number(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
@@ -111,6 +115,8 @@ class Settings:
             "allow_python": read_switch(env, "FEDSIM_ALLOW_PYTHON"),
             "allow_open_ray": read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
+        if (runner_idle := read_whole_number(env, "FEDSIM_RUNNER_IDLE", minimum=0)) is not None:
+            values["runner_idle_seconds"] = runner_idle
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
     def add_local_folders(self, spec: str = "") -> Settings:
@@ -139,7 +145,7 @@ class Settings:
         variables = {
             "FEDSIM_HOME": str(self.home),
             "FEDSIM_DATA": os.pathsep.join(str(root) for root in self.data_roots),
-            "FEDSIM_MAX_RUNNING": str(self.max_running),
+            "FEDSIM_MAX_RUNNING": str(self.max_running or ""),
             "FEDSIM_RAY_ADDRESS": self.ray_address,
             "FEDSIM_PLUGINS": self.plugins,
             "FEDSIM_TRACK": ",".join(self.track),

@@ -151,6 +151,16 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
     return sweep
 
 
+def is_sweep_file(source: str) -> bool:
+    """Return whether a file holds a sweep, and no spec: only a sweep has a base and seeds."""
+    path = Path(source).expanduser()
+    try:
+        data = parse_text(path.read_text("utf-8")) if path.is_file() else None
+    except (OSError, ValueError, SpecError):
+        return False
+    return isinstance(data, Mapping) and {"base", "seeds"} <= data.keys()
+
+
 def members(sweep: Sweep) -> list[Member]:
     """Return all runs of a sweep, each with its spec.
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from actors.coordinator import CheckpointPolicy, CoordinatorProcess
+from actors.coordinator import CoordinatorProcess
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.core import RunSettings
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from actors.coordinator import CheckpointPolicy, CoordinatorProcess
+from actors.coordinator import CoordinatorProcess
 from actors.resources import Placement
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Examples

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.client_actor import ClientProcess
-from actors.coordinator import CoordinatorProcess, Status
+from actors.coordinator import CoordinatorProcess
 from actors.device import (
     CPU_FALLBACK_NAME,
     DeviceShare,
@@ -20,6 +20,7 @@ from actors.device import (
     describe_driver,
 )
 from actors.resources import Placement
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.engine.faults import DEFAULT
 from fedsim.errors import DoesNotFit
 
@@ -108,7 +109,7 @@ def test_what_the_server_says_goes_through_ray_which_sends_into_it(monkeypatch: 
         def load(self, _: Any, warn: Any) -> None:
             warn("a checkpoint is damaged")
 
-    monkeypatch.setattr("actors.coordinator.make_initial_state", lambda *_: None)
+    monkeypatch.setattr("fedsim.checkpoints.experiment_run.make_initial_state", lambda *_: None)
     server: Any = CoordinatorProcess(SimpleNamespace(algorithm=None), Placement(1, 1, 0))  # type: ignore[arg-type]
     said = server._load_checkpoint(Damaged(), None)
     assert next(said) == Status("a checkpoint is damaged")

@@ -17,7 +17,7 @@ import ray
 import torch
 
 from actors.actor_group import ActorGroup
-from actors.coordinator import Coordinator, Status
+from actors.coordinator import Coordinator
 from actors.device import describe_cpu_fallback
 from actors.ray_pool import RayPool
 from actors.resources import Placement
@@ -25,6 +25,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, FedPer, LayerSchedule
 from fedsim.base import tree
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.base.tree import Tree
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, RunSettings
 from fedsim.data import Dataset, Examples

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from actors.actor_group import ActorGroup
-from actors.coordinator import CheckpointPolicy, CoordinatorProcess
+from actors.coordinator import CoordinatorProcess
 from actors.plan.measure import Probe
 from actors.plan.short_rounds import ShortRounds
 from actors.ray_pool import RayPool
@@ -19,6 +19,7 @@ from actors.resources import Placement
 from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.algorithms.averaging.scaffold import Scaffold
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.clients.population import Population
 from fedsim.core import Batch, ClientTask, Context, LocalTraining, RunSettings
 from fedsim.core.optimizers import AdamW

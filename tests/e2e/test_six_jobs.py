@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {
     "rounds": 120,
     "local": {"epochs": 4, "batch_size": 16, "lr": 0.05},
     "checkpoint": {"every": 5},
-    "resources": {"workers": 1, "cpus_per_worker": 0.5},
+    "resources": {"workers": 2, "cpus_per_worker": 0.25},  # with one worker, the jobs might be short
     "faults": {"max_restarts": 8},
 }
 JOBS, AT_ONCE, TURNS = 6, 3, 2

@@ -47,7 +47,7 @@ class Desk:
 
     def __init__(self, store, url, home, **options):
         self.store, self.cluster = store, Scripted()
-        self.settings = Settings(home, database_url=url, **options)
+        self.settings = Settings(home, database_url=url, **{"max_running": 1} | options)
         self.dispatcher = Dispatcher(store, self.settings, command=["run"], connect=lambda: self.cluster)
 
     def look(self):

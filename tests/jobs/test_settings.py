@@ -11,7 +11,7 @@ def test_an_empty_environment_has_defaults():
     assert settings.home == Path("~/.fedsim").expanduser()
     assert settings.database_url == f"sqlite:///{settings.home}/fedsim.db"
     assert settings.data_roots == (settings.home / "data",)
-    assert (settings.max_running, settings.ray_address, settings.token) == (1, None, None)
+    assert (settings.max_running, settings.ray_address, settings.token) == (None, None, None)
 
 
 def test_the_environment_is_read(tmp_path):

@@ -22,9 +22,10 @@ import numpy as np
 import ray
 import torch
 
-from actors.coordinator import Coordinator, Status
+from actors.coordinator import Coordinator
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining, RunSettings
 from fedsim.core.capabilities import ClientInstructions, CohortSelection
 from fedsim.engine.experiment import Experiment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +12,7 @@ from api.reports.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from jobs.plan.plan import Plan, PlannedMemory, PlannedSeconds
+    from jobs.plan.sweep_plan import PlannedCell
 
 DOES_NOT_FIT = 3
 
@@ -26,14 +27,18 @@ def plan(
 ) -> None:
     """Measure a spec on this machine; print the memory, traffic and time that it needs.
 
-    Exit code 3 if it does not fit.
+    Of a sweep file: print the time of all runs, side by side as on a service. Exit code 3 if it does not fit.
     """
     from api.cli import display
     from fedsim.errors import DoesNotFit
     from jobs.settings import Settings
     from jobs.spec import read_spec
     from jobs.spec.resolve import parse_spec_and_names
+    from jobs.spec.sweep import is_sweep_file
 
+    if is_sweep_file(spec):
+        _plan_sweep(spec, sets or (), seconds, format)
+        return
     loaded = parse_spec_and_names(read_spec(spec, sets or ()))
     with display.show_waiting("loading the libraries") as show:
         show("loading the libraries")
@@ -52,6 +57,41 @@ def plan(
     if not found.fits:
         display.print_error(DoesNotFit(found.message, found.hint))
         raise typer.Exit(DOES_NOT_FIT)
+
+
+def _plan_sweep(file: str, sets: Sequence[str], seconds: float, format: Format) -> None:
+    """Measure a sweep, and print the time of each run and of all."""
+    from api.cli import display
+    from jobs.settings import Settings
+    from jobs.spec.sweep import read_sweep
+
+    sweep = read_sweep(file, sets)
+    with display.show_waiting("loading the libraries") as show:
+        from jobs.plan.sweep_plan import plan_sweep
+
+        settings = Settings.from_env().add_local_folders(file)
+        found = plan_sweep(sweep, settings, seconds=seconds, on_status=show)
+    if format is Format.JSON:
+        display.print_json(found.model_dump(mode="json"))
+        return
+    heads = (*sweep.axes, "runs", "time of a run", "CPUs", "GPUs")
+    rows = [
+        (
+            *cell.labels.values(),
+            str(cell.runs),
+            format_duration(cell.seconds),
+            f"{cell.cpus:g}",
+            f"{cell.gpus:g}",
+        )
+        for cell in found.cells
+    ]
+    display.make_data_console().print(display.make_table(heads, rows, numbers=heads[-4:]))
+    whole = format_duration(found.seconds)
+    display.print_message(f"{found.runs} runs take {whole} in all, at most {found.at_once} side by side")
+
+
+def _format_size(cell: PlannedCell) -> tuple[str, str]:
+    return f"{cell.cpus:g}", f"{cell.gpus:g}"
 
 
 def format_plan(plan: Plan) -> Iterator[tuple[str, str, str]]:

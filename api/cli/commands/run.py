@@ -262,10 +262,6 @@ class ViewListener(RunListener):
             self.signals.raise_if_asked()
             self.signals.is_setting_up = False
 
-    def on_end(self, attempt: Any) -> None:
-        """Say what the command still waits for."""
-        self.view.show_phase("stopping Ray")
-
     def on_round(self, record: RoundRecord) -> None:
         """Show the round."""
         from api.cli.display import print_line

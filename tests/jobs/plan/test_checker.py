@@ -13,6 +13,7 @@ from fedsim.errors import DataError
 from jobs.plan import checker
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.run_size import needs_data
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ from jobs.spec import parse_spec
 def test_a_check_that_reads_files_or_builds_much_needs_a_process(
     fields: dict[str, Any], expected: bool
 ) -> None:
-    assert checker.needs_data(parse_spec({"algorithm": "fedavg", **fields})) is expected
+    assert needs_data(parse_spec({"algorithm": "fedavg", **fields})) is expected
 
 
 def test_data_larger_than_the_memory_is_an_error_with_its_field_and_the_way_out(

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from jobs.plan import long_runs
-from jobs.plan.long_runs import _count_flops, describe_long_run
+from jobs.plan.long_runs import describe_long_run
 from jobs.run.in_process import run_in_process
 from jobs.run.listener import RunListener
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.dataset_facts import look_up_facts
+from jobs.spec.run_size import count_flops
 from jobs.store.records import total_cost
 
 SHORT: dict[str, Any] = {
@@ -28,7 +29,7 @@ def count_trained(spec: JobSpec, settings: Settings) -> float:
     facts = look_up_facts(spec, settings)
     assert facts is not None
     assert facts.file_facts is not None
-    return _count_flops(spec, facts._replace(file_facts=facts.file_facts._replace(tests=0)), settings)
+    return count_flops(spec, facts._replace(file_facts=facts.file_facts._replace(tests=0)), settings)
 
 
 @pytest.mark.parametrize("change", [{}, {"local": {"steps": 5, "batch_size": 8}}])
@@ -53,7 +54,7 @@ def test_training_on_the_server_is_said_to_be_missing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_an_hour = 2 * 1800 * long_runs.FLOPS_PER_CORE
-    monkeypatch.setattr(long_runs, "_count_flops", lambda *_: half_an_hour)
+    monkeypatch.setattr(long_runs, "count_flops", lambda *_: half_an_hour)
     warning = describe_long_run(parse_spec({**SHORT, "algorithm": "kdia"}), settings, 2)
     assert "roughly 30 minutes on 2 CPUs" in str(warning)
     assert "without the training of kdia on the server" in str(warning)

@@ -92,7 +92,7 @@ class Bench:
 def bench(ray_home, tmp_path):
     script = tmp_path / "fake_runner.py"
     script.write_text(RUNNER)
-    made = Bench(Settings(ray_home, database_url=service_database(tmp_path)), script)
+    made = Bench(Settings(ray_home, database_url=service_database(tmp_path), max_running=1), script)
     yield made
     made.close()
 

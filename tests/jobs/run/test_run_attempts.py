@@ -17,8 +17,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from actors.coordinator import Status
 from fedsim.base.tree import wrap_array
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.data import Normalise
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -194,7 +194,7 @@ def test_a_drive_is_told_the_stack_sizes_of_the_rounds_that_may_run_again(
         seconds.append(options["known_seconds"])
         raise Told
 
-    monkeypatch.setattr("jobs.run.restarts.RunAttempt", made)
+    monkeypatch.setattr("jobs.run.run_attempts.RunAttempt", made)
     spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
     records = [a_round(n + 1) for n in range(5)]
     with pytest.raises(Told):

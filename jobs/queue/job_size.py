@@ -1,0 +1,66 @@
+"""The size of a job, for the queue: whether it is short, and the CPUs and GPUs that it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from actors.resources import ROUNDING, ClusterNode
+from fedsim.errors import SpecError
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from jobs.spec.run_fields import Resources
+from jobs.spec.run_size import is_short_unread
+from jobs.store.records import Job
+
+
+class JobSize(NamedTuple):
+    """The resources that a job takes."""
+
+    cpus: float
+    gpus: float
+
+
+def is_short_job(job: Job, settings: Settings) -> bool:
+    """Return whether a job trains in the process of its runner, without Ray.
+
+    So does a job of the local Ray that one process ends before Ray would have started its workers. No data
+    is opened to tell; see `jobs.spec.run_size.is_short_unread`.
+    """
+    return settings.ray_address is None and _is_short(json.dumps(job.spec), settings)
+
+
+@lru_cache(maxsize=4096)
+def _is_short(spec: str, settings: Settings) -> bool:
+    try:
+        return is_short_unread(parse_spec(json.loads(spec)), settings)
+    except SpecError:  # of another version of fedsim: the runner reports its faults
+        return False
+
+
+def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> JobSize:
+    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short."""
+    whole = JobSize(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    if is_short_job(job, settings):
+        return JobSize(1, 0)
+    try:
+        asked = Resources.model_validate(job.spec.get("resources", {}))
+    except ValidationError:
+        return whole
+    if asked.workers == "auto":
+        return whole
+    return JobSize(
+        asked.workers * asked.cpus_per_worker, asked.workers * asked.gpus_per_worker + asked.server_gpus
+    )
+
+
+def fits_beside(job: Job, active: Sequence[Job], settings: Settings, nodes: Sequence[ClusterNode]) -> bool:
+    """Return whether the cluster, its nodes added up, has room for a job beside the active ones."""
+    sizes = [measure_job(each, settings, nodes) for each in (job, *active)]
+    cpus, gpus = sum(size.cpus for size in sizes), sum(size.gpus for size in sizes)
+    there = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    return cpus <= there[0] + ROUNDING and gpus <= there[1] + ROUNDING

@@ -1,0 +1,214 @@
+"""The size of a run, from its spec alone: its FLOPs, its seconds, and whether it needs workers.
+
+Nothing is measured: `jobs.plan.planner` measures a run, which takes too long for a submission.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from fedsim.algorithms import ALGORITHMS
+from fedsim.base.wire import NUMBER_BYTES
+from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_published, reads_files
+from fedsim.data.places import DataRoots
+from fedsim.errors import FedsimError
+from fedsim.models import MODELS
+from fedsim.plugins import Registry
+from fedsim.training.flops import example_flops
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
+from jobs.spec.fields import Choice
+from jobs.spec.resolve import make_spec_net
+
+FLOPS_PER_CORE = 1e10
+"""FLOPs per second that one CPU core reaches in training. Measured on a server's core: 1.1e10 with LeNet-5 in
+batches of 10, 2e10 with a larger CNN in batches of 32."""
+
+STEP_SECONDS = 1e-3
+"""Seconds of a local step besides its FLOPs: the calls of torch for a small model."""
+
+SHORT_RUN_SECONDS = 10.0
+"""A run that one process ends within so many seconds needs no workers: Ray takes as long to start them."""
+
+MOST_STATE_BYTES = 2**30
+"""Largest size of all client states of a run in one process. Ray could write them to disk."""
+
+TEST_SHARE = 0.2
+"""Test examples of a data set whose files are not read, as a share of its training examples."""
+
+MOST_DRAWN = 2**16
+"""Largest product of the sizes of generated data whose check needs no process: one example is drawn there."""
+
+MOST_UNITS = 2**12
+"""Largest product of the sizes of a model whose check needs no process."""
+
+MOST_WEIGHTS = 2**20
+"""Largest product of the sizes of a model and of its generated data whose check needs no process."""
+
+MOST_LAYERS = 100
+
+FILE_PARTITIONS = ("file", "difficulty")
+"""Partitions from a file; `difficulty` may have any other as its base."""
+
+LIBRARIES = ("python", "timm", "torchvision", "transformers")
+"""Models that somebody else's code or files define."""
+
+COUNTS = ("examples", "test_examples", "seed")
+"""Parameters of generated data that say nothing about the size of one example."""
+
+
+def needs_data(spec: JobSpec) -> bool:
+    """Return whether the check of a spec reads files, draws or builds much, or runs code of others.
+
+    Args:
+        spec: of the right shape; its names may be unknown.
+    """
+    if any(model.init for model in spec.models) or (spec.devices and spec.devices.fleet.name == "file"):
+        return True
+    dataset = spec.data.dataset
+    if find_dataset_faults(dataset.name, dataset.params):
+        return False  # without facts of the data, neither partition nor model is checked
+    return reads_files(dataset.name) or _needs_more_than_files(spec)
+
+
+def _needs_more_than_files(spec: JobSpec) -> bool:
+    """Return whether a spec needs more than the files of one of fedsim's own data sets."""
+    dataset, partition, models = spec.data.dataset, spec.data.partition.kind, spec.models
+    return (
+        _is_foreign(DATASETS, dataset.name)
+        or _measure_size(dataset.params) > MOST_DRAWN
+        or any(_is_large(model.params, dataset.params) for model in models)
+        or _is_foreign(PARTITIONS, partition)
+        or partition in FILE_PARTITIONS
+        or any(_is_foreign(MODELS, model.name) or model.name in LIBRARIES for model in models)
+        or any(model.params.get("pretrained") or model.params.get("lora") for model in models)
+    )
+
+
+def _is_foreign(registry: Registry[Any], name: str) -> bool:
+    return name in registry and bool(registry.source(name))
+
+
+def _is_large(model: Mapping[str, Any], dataset: Mapping[str, Any]) -> bool:
+    units, layers = _measure_size(model), model.get("layers", 0)
+    is_wide = units > MOST_UNITS or units * _measure_size(dataset) > MOST_WEIGHTS
+    return is_wide or (isinstance(layers, int) and layers > MOST_LAYERS)
+
+
+def _measure_size(params: Mapping[str, Any]) -> int:
+    """Return the product of the sizes among the parameters of generated data or of a model."""
+    sizes = (value for name, value in params.items() if name not in COUNTS and isinstance(value, int))
+    return math.prod(max(1, size) for size in sizes)
+
+
+def is_short(spec: JobSpec, settings: Settings) -> bool:
+    """Return whether one process ends a run before Ray would have started its workers.
+
+    A spec that asks for several workers, for a GPU or for more than one CPU is never short.
+
+    Args:
+        spec: that can run.
+        settings: the data roots.
+    """
+    return _asks_for_one_cpu(spec) and _is_short(spec, settings, look_up_facts(spec, settings))
+
+
+def is_short_unread(spec: JobSpec, settings: Settings) -> bool:
+    """Return whether a run is short, as `is_short`, for a caller who must not open data or run foreign code.
+
+    A run whose size only its data, or the code of others, would show is not short.
+    """
+    chosen = spec.data.dataset
+    if not _asks_for_one_cpu(spec) or any(model.init for model in spec.models):
+        return False
+    try:
+        if ALGORITHMS.source(spec.algorithm.name) or _needs_more_than_files(spec):
+            return False
+        if not reads_files(chosen.name):
+            return _is_short(spec, settings, look_up_facts(spec, settings))
+        published = find_published(chosen.name, **chosen.params)
+    except (FedsimError, LookupError):
+        return False
+    if published is None:
+        return False
+    facts = DatasetFacts(*published)
+    examples = min(facts.examples, spec.data.limit or facts.examples)
+    return _is_short(spec, settings, facts._replace(examples=examples))
+
+
+def _asks_for_one_cpu(spec: JobSpec) -> bool:
+    asked = spec.resources
+    is_on_cpu = not asked.gpus_per_worker and not asked.server_gpus
+    return is_on_cpu and asked.workers in ("auto", 1) and asked.cpus_per_worker <= 1
+
+
+def _is_short(spec: JobSpec, settings: Settings, facts: DatasetFacts | None) -> bool:
+    if facts is None:
+        return False
+    try:
+        stateful = ALGORITHMS[spec.algorithm.name].stateful
+        if stateful and _count_state_bytes(spec, facts, settings) > MOST_STATE_BYTES:
+            return False
+        return _estimate_seconds(spec, facts, settings) <= SHORT_RUN_SECONDS
+    except FedsimError:  # such as weights that only the run downloads
+        return False
+
+
+def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
+    """Estimate the seconds of a run in one process: its FLOPs and its local steps."""
+    visits = spec.rounds * spec.clients.cohort_size
+    tuned = spec.clients.total * _count_personal_evaluations(spec)
+    steps = spec.local.steps
+    if steps is None:
+        each = facts.examples / spec.clients.total
+        steps = (spec.local.epochs or 1) * (1 + int(each / spec.local.batch_size))
+    flops = count_flops(spec, facts, settings) * (visits + tuned) / visits
+    return flops / FLOPS_PER_CORE + (visits + tuned) * (1 + steps) * STEP_SECONDS
+
+
+def _count_personal_evaluations(spec: JobSpec) -> int:
+    """Count the rounds after which the personal models of all clients are evaluated, at most."""
+    policy = spec.evaluation.personal
+    has_tests = spec.data.tests.kind != "global" or bool(spec.data.tests.also)
+    if policy == "never":
+        return 0
+    if policy == "always" or (policy == "auto" and has_tests):
+        return spec.rounds // spec.evaluation.every + 1
+    return 1
+
+
+def _count_state_bytes(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> int:
+    """Count the bytes of the client states of a run, each as large as the model, at most."""
+    places = DataRoots(settings.data_roots)
+    visited = min(spec.clients.total, spec.rounds * spec.clients.cohort_size)
+    sizes = (make_spec_net(model, facts, places).count_parameters() for model in spec.models)
+    return visited * NUMBER_BYTES * max(sizes)
+
+
+def count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
+    """Return the FLOPs of all local steps, and of the evaluations on the test set."""
+    places = DataRoots(settings.data_roots)
+    costs = [_count_example_flops(model, facts, places) for model in spec.models]
+    step, forward = (sum(each) / len(costs) for each in zip(*costs, strict=True))
+    local = spec.local
+    if local.steps is None:
+        examples = (local.epochs or 1) * facts.examples / spec.clients.total
+    else:
+        examples = local.steps * local.batch_size
+    trained = spec.rounds * spec.clients.cohort_size * examples * step
+    tests = facts.file_facts.tests if facts.file_facts else TEST_SHARE * facts.examples
+    return float(trained + spec.rounds // spec.evaluation.every * tests * forward)
+
+
+@lru_cache(maxsize=64)
+def _count_example_flops(model: Choice, facts: DatasetFacts, places: DataRoots) -> tuple[int, int]:
+    """Return the FLOPs of one example: in a local step, and forward."""
+    net = make_spec_net(model, facts, places)
+    example = torch.zeros(facts.input_shape, dtype=torch.int64 if facts.vocabulary else torch.float32)
+    return example_flops(net, net.parameters, example), example_flops(net, (), example)
