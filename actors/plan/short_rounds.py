@@ -221,7 +221,7 @@ class ShortRounds:
         return taken, round(len(clients) * (each or 0.0))
 
     def run_whole(
-        self, seconds: float, every: int, personal: Personal, devices: Devices | None
+        self, seconds: float, every: int, personal: Personal, devices: Devices | None = None
     ) -> Iterator[RoundResult]:
         """Run the first rounds as the run does, for about this many seconds but at least one round."""
         self.set_steps()
