@@ -64,7 +64,7 @@ export class Draft {
     const { key, default: fallback } = CATALOGUES[path];
     const value = this.get(path);
     if (Array.isArray(value)) return { name: null, several: value };
-    if (value === undefined) return { name: fallback, isDefault: true, parameters: {} };
+    if (value === undefined || value === null) return { name: fallback, isDefault: true, parameters: {} };
     if (typeof value === "string") return { name: value, parameters: {} };
     const { [key]: name, ...parameters } = value;
     return { name, parameters };

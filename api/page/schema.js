@@ -2,11 +2,14 @@
 
 import { stringify, whole } from "./exact_json.js";
 
-// Sections that name one entry of a catalogue, with its parameters. `parameters` are those of the default section.
+// Sections that name one entry of a catalogue, with its parameters. `parameters` are those of the default section; a section with the default null may be left out.
 export const CATALOGUES = {
   algorithm: { kind: "algorithms", key: "name", default: "fedavg" },
   model: { kind: "models", key: "name", default: "mlp" },
   "data.dataset": { kind: "datasets", key: "name", default: "digits" },
+  attack: { kind: "attacks", key: "name", default: null },
+  aggregation: { kind: "aggregators", key: "name", default: null },
+  compression: { kind: "compressors", key: "name", default: null },
   "clients.sampler": { kind: "samplers", key: "name", default: "uniform" },
   "local.optimizer": { kind: "optimizers", key: "name", default: "sgd" },
   "local.schedule": { kind: "schedules", key: "name", default: "constant" },

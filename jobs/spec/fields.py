@@ -60,7 +60,7 @@ class Choice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: Name
+    name: Name = Field(description="an entry of the catalogue; its parameters stand beside the name")
 
     @property
     def params(self) -> dict[str, Any]:

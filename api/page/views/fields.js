@@ -19,7 +19,7 @@ export function fields({ schema, catalogue, draft, changed }) {
 
 function part(make, name, property) {
   if (CATALOGUES[name]) {
-    const [choice, ...own] = choiceFields(make, name);
+    const [choice, ...own] = choiceFields(make, name, property);
     return element("fieldset", { data: { section: name } }, legend(name), choice, element("div", { class: "fields" }, own));
   }
   const read = readProperty(property, make.definitions);
@@ -43,7 +43,7 @@ function group(make, name, prefix, properties, closed = false) {
 
 function anyField(make, path, property) {
   if (path === "seed") return [seedsField(make, property)];
-  if (CATALOGUES[path]) return choiceFields(make, path);
+  if (CATALOGUES[path]) return choiceFields(make, path, property);
   const read = readProperty(property, make.definitions);
   if (read.type !== "section") return [field(make, path, read, make.draft.get(path), (value) => make.draft.set(path, value))];
   const inner = () => Object.entries(read.fields).flatMap(([key, each]) => anyField(make, `${path}.${key}`, each));
@@ -73,16 +73,18 @@ function optional({ draft, changed }, path, { description }) {
   return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, labelOf(path)), tick), description);
 }
 
-function choiceFields(make, path) {
+function choiceFields(make, path, property) {
   const { draft, changed, catalogue } = make;
-  const { kind } = CATALOGUES[path];
+  const { kind, default: fallback } = CATALOGUES[path];
   const { name, parameters, several, isDefault } = draft.choice(path);
   if (several) return [severalFields(make, path, several)];
   const entry = catalogue[kind].find((each) => each.name === name);
   const options = catalogue[kind].map((each) => [each.name, each.name]);
-  if (!entry) options.unshift([name, `${name} (unknown)`]);
-  const control = select(options, name, (value) => {
-    draft.choose(path, value);
+  if (!entry && name) options.unshift([name, `${name} (unknown)`]);
+  if (fallback === null) options.unshift(["", "none"]);
+  const control = select(options, name ?? "", (value) => {
+    if (value) draft.choose(path, value);
+    else draft.set(path, undefined);
     changed(true);
   }, { name: path });
   const own = Object.entries(entry?.parameters.properties ?? {}).map(([key, property]) => {
@@ -92,7 +94,8 @@ function choiceFields(make, path) {
       draft.choose(path, name, { ...draft.choice(path).parameters, [key]: next });
     });
   });
-  const words = isDefault && path === "data.partition" ? "default: dirichlet with beta 0.5" : describeEntry(entry);
+  const standard = path === "data.partition" ? "default: dirichlet with beta 0.5" : fallback === null && property.description;
+  const words = (isDefault && standard) || describeEntry(entry);
   const made = makeLabelledField(path, labelOf(path), control, words);
   widenForLongChoices(made, options.map(([, text]) => text));
   return [made, ...own];

@@ -143,7 +143,7 @@ def test_every_command_that_prints_data_can_print_json() -> None:
         for name, command in commands.items()
         if not any("--format" in parameter.opts for parameter in command.params)
     }
-    assert without == {"backup", "cluster", "new", "recover", "serve", "stop"}
+    assert without == {"backup", "cluster", "export", "new", "recover", "serve", "stop"}
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

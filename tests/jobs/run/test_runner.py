@@ -138,7 +138,7 @@ def test_a_runner_whose_store_is_full_says_so_in_its_log(
         raise StoreUnusable("the store's disk is full")
 
     settings, job_id = begun(tmp_path, monkeypatch)
-    monkeypatch.setattr(runner, "_run_rounds", lambda *_: full())
+    monkeypatch.setattr(runner, "_run_rounds", lambda *_, **__: full())
     monkeypatch.setattr(JobStore, "record_heartbeat", full)
     monkeypatch.setattr(JobStore, "change_state", full)
     assert main([job_id]) == EXIT_STORE_UNUSABLE

@@ -12,11 +12,11 @@ from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import FLEETS, Equal, FileRows, Phones
 from fedsim.clock.policies import POLICIES, Deadline
 from fedsim.errors import SpecError
-from jobs.plan.checker import needs_data
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.resolve import resolve_spec
+from jobs.spec.run_size import needs_data
 
 CLASSES = {"name": "classes", "classes": [{"share": 1, "gflops": 2}, {"share": 3}]}
 
