@@ -20,8 +20,8 @@ from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, LocalTraining, PersonalScores, Score
 from fedsim.engine.blocks import Block
+from fedsim.engine.evaluation.personal_evaluation import evaluate_personal_models
 from fedsim.engine.faults import Faults, should_kill_actor
-from fedsim.engine.personal_evaluation import evaluate_personal_models
 from fedsim.engine.worker import Worker
 from fedsim.stacking.graph_replay import CudaRecording
 
@@ -148,7 +148,7 @@ class ClientProcess:
         instructions: Mapping[int, ClientMessage],
         *client_states: Tree | None,
     ) -> PersonalScores:
-        """Score the personal models of clients; see `fedsim.engine.personal_evaluation`.
+        """Score the personal models of clients; see `fedsim.engine.evaluation.personal_evaluation`.
 
         Args:
             round: counted from 0.

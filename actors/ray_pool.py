@@ -22,8 +22,8 @@ from fedsim.core import Algorithm, Context, ReducedUpdates, Score, Survey
 from fedsim.core.personal_scores import join_scores
 from fedsim.engine.blocks import Block, cut_evenly, cut_into_blocks, cut_into_spans
 from fedsim.engine.client_pool import PersonalEvaluation
+from fedsim.engine.evaluation.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.engine.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.pools import halve_stack_size, stack_size_by_model
 from fedsim.engine.reduction import combine_results
 from fedsim.engine.server_messages import (

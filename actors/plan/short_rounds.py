@@ -25,8 +25,8 @@ from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, ReducedUpdates, Traffic
 from fedsim.core.capabilities import ClientSurvey, capability, select_cohort
 from fedsim.engine.blocks import cut_into_blocks
+from fedsim.engine.evaluation.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.initial_state import make_state_and_traffic
-from fedsim.engine.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.pools import stack_size_by_model
 from fedsim.engine.server_messages import (
     count_bytes_down,

@@ -40,7 +40,7 @@ def run_debug(spec: JobSpec, settings: Settings, listener: RunListener) -> RunRe
         FedsimError: if the run fails.
         typer.Exit: with code 1, after an error of other code, such as that of a data set.
     """
-    from jobs.run.in_process import describe_ignored_fields, run_in_process
+    from jobs.run.without_ray.in_process import describe_ignored_fields, run_in_process
 
     if note := describe_ignored_fields(spec):
         print_message(f"note: {note}")
@@ -69,7 +69,7 @@ def run_debug(spec: JobSpec, settings: Settings, listener: RunListener) -> RunRe
 
 def _show_error_of_model(spec: JobSpec, settings: Settings) -> None:
     """Run the user's own models without the checks of the spec; print the traceback of their error."""
-    from jobs.run.in_process import run_own_models
+    from jobs.run.without_ray.in_process import run_own_models
 
     try:
         run_own_models(spec, settings)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from api.sdk.job_handle import JobHandle
-    from api.sdk.stream import Message
+    from api.sdk.transport.stream import Message
     from jobs.store.records import Job
 
 QUIET_SECONDS = 3.0
@@ -186,7 +186,7 @@ def _show(message: Message, view: ProgressView) -> None:
 
 
 def _describe_waiting(handle: JobHandle) -> str:
-    from api.sdk.followers import is_temporary
+    from api.sdk.transport.followers import is_temporary
 
     try:
         job: Job = handle.refresh()

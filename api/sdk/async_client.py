@@ -9,8 +9,8 @@ import httpx
 
 from api.sdk.async_job_handle import AsyncJobHandle
 from api.sdk.client_methods import ClientMethods
-from api.sdk.connection import BaseClient
-from api.sdk.senders import AsyncSender, Sender
+from api.sdk.transport.connection import BaseClient
+from api.sdk.transport.senders import AsyncSender, Sender
 
 __all__ = ["AsyncFedSimClient", "AsyncJobHandle"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from api.sdk import calls
 from api.sdk.artifact_file import Artifact, choose_path
-from api.sdk.connection import Connection
-from api.sdk.followers import EventFollower, LogFollower, NewRounds, follow
 from api.sdk.rounds import Rounds, read_rounds
-from api.sdk.stream import Message
+from api.sdk.transport.connection import Connection
+from api.sdk.transport.followers import EventFollower, LogFollower, NewRounds, follow
+from api.sdk.transport.stream import Message
 from api.sdk.waiting import read_job, wait_for_job
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import JobState

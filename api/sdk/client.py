@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from api.sdk.blocking import iterate_blocking, run_blocking
 from api.sdk.client_methods import ClientMethods
-from api.sdk.connection import BaseClient
 from api.sdk.job_handle import JobHandle
-from api.sdk.senders import BlockingSender, Sender
 from api.sdk.started_service import DEFAULT_URL
+from api.sdk.transport.blocking import iterate_blocking, run_blocking
+from api.sdk.transport.connection import BaseClient
+from api.sdk.transport.senders import BlockingSender, Sender
 
 if TYPE_CHECKING:
     from api.sdk.sweep_handle import AsyncSweepHandle, SweepHandle

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from api.sdk import calls
 from api.sdk.async_job_handle import AsyncJobHandle
 from api.sdk.calls import Call
-from api.sdk.connection import Connection
 from api.sdk.job_search import PAGE, find_job
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
+from api.sdk.transport.connection import Connection
 
 if TYPE_CHECKING:
     from api.reports.notebook import ComparisonView

@@ -10,9 +10,9 @@ from typing import TypeAlias
 from api.comparison.compared_run import ComparedRun
 from api.reports.run_files import read_compared_run
 from api.sdk import calls
-from api.sdk.connection import Connection
 from api.sdk.job_search import find_job, find_labelled
 from api.sdk.rounds import read_rounds
+from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound, SettingsError
 from jobs.spec.sweep import GROUP
 from jobs.store.records import Job

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from api.sdk.async_job_handle import AsyncJobHandle, JobView
-from api.sdk.blocking import iterate_blocking, run_blocking
 from api.sdk.rounds import Rounds
+from api.sdk.transport.blocking import iterate_blocking, run_blocking
 from jobs.store.records import Job
 
 __all__ = ["JobHandle", "JobView", "Rounds"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from api.sdk import calls
-from api.sdk.connection import Connection
+from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound
 from jobs.store.records import Job
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from api.sdk import calls
-from api.sdk.connection import Connection
 from api.sdk.round_table import flatten_record, format_csv, list_columns
+from api.sdk.transport.connection import Connection
 from jobs.store.records import RoundRecord
 
 if TYPE_CHECKING:

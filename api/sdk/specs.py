@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from api.sdk import calls
-from api.sdk.connection import Connection
+from api.sdk.transport.connection import Connection
 from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from api.sdk.async_job_handle import AsyncJobHandle
-from api.sdk.blocking import run_blocking
-from api.sdk.connection import Connection
 from api.sdk.job_handle import JobHandle
 from api.sdk.sweeps import News, SweepView, refresh_sweep, wait_for_sweep
+from api.sdk.transport.blocking import run_blocking
+from api.sdk.transport.connection import Connection
 from jobs.spec.sweep import Member, Sweep
 
 

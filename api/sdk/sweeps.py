@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from api.comparison.run_scores import find_common_metric
 from api.sdk import calls
-from api.sdk.connection import Connection
 from api.sdk.job_search import find_labelled
+from api.sdk.transport.connection import Connection
 from api.sdk.waiting import Deadline, retry_while_away
 from fedsim.errors import SpecError
 from jobs.spec import parse_spec

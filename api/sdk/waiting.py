@@ -6,8 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from api.sdk import calls, followers
-from api.sdk.connection import Connection
+from api.sdk import calls
+from api.sdk.transport import followers
+from api.sdk.transport.connection import Connection
 from fedsim.errors import ServiceError
 from jobs.store.records import Job
 from jobs.store.states import FINAL

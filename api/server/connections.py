@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from api.sdk.addresses import is_loopback
+from api.sdk.transport.addresses import is_loopback
 from api.server.errors import make_problem
 from api.server.limits import find_network
 from jobs.settings import Limits

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.sdk.addresses import is_loopback, parse_address
+from api.sdk.transport.addresses import is_loopback, parse_address
 from api.server.errors import make_problem
 
 MOST_CALLERS = 10_000

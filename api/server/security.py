@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.sdk.addresses import LOOPBACK_NAMES, is_loopback
+from api.sdk.transport.addresses import LOOPBACK_NAMES, is_loopback
 from api.server.errors import make_problem
 from api.server.limits import RateLimit
 from fedsim.errors import SettingsError

@@ -26,7 +26,7 @@ from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredClientStates, StoredFile, StoredRecords
 from fedsim.checkpoints.stored_models import KINDS, StoredModels
-from fedsim.engine.model_selection import BestModel, ChosenModel
+from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
 from fedsim.engine.results import RoundResult
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.errors import CheckpointError

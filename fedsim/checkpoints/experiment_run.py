@@ -1,7 +1,7 @@
 """ExperimentRun: the steps of a run, from the data to the last round, with its checkpoints.
 
 A subclass says which pool trains the clients: the coordinator's (`actors.coordinator`) trains on Ray, and
-that of `jobs.run.in_process` in this process.
+that of `jobs.run.without_ray.in_process` in this process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
 from fedsim.data import Partition, SampledPartition
 from fedsim.engine.client_pool import ClientPool
+from fedsim.engine.evaluation.model_selection import ChosenModel
+from fedsim.engine.evaluation.scoring import describe_progress
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.model_selection import ChosenModel
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.run_models import RunModels
-from fedsim.engine.scoring import describe_progress
 from fedsim.engine.simulation import RoundResult, make_initial_state, simulate_with_progress
 from fedsim.engine.stopping import StopProgress
 

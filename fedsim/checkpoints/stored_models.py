@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredFile
-from fedsim.engine.model_selection import BestModel, ChosenModel
+from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
 from fedsim.errors import CheckpointError
 
 KINDS = ("chosen", "best")

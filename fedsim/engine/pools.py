@@ -14,8 +14,12 @@ from fedsim.core import Algorithm, Context, ReducedUpdates, Score, Survey
 from fedsim.core.personal_scores import PersonalScores, join_scores
 from fedsim.engine.blocks import cut_into_blocks
 from fedsim.engine.client_pool import PersonalEvaluation
+from fedsim.engine.evaluation.personal_evaluation import (
+    TestedClients,
+    evaluate_personal_models,
+    select_tested_clients,
+)
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.engine.personal_evaluation import TestedClients, evaluate_personal_models, select_tested_clients
 from fedsim.engine.reduction import combine_results
 from fedsim.engine.server_messages import (
     count_survey_traffic,

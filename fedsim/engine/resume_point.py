@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim.base.tree import Tree
-from fedsim.engine.model_selection import BestModel, ChosenModel
+from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
 
 
 @dataclass(frozen=True)

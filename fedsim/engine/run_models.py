@@ -8,7 +8,7 @@ from typing import Any
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
-from fedsim.engine.model_selection import BestModel, ChosenModel, choose_better
+from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel, choose_better
 from fedsim.engine.results import RoundResult
 from fedsim.engine.resume_point import Checkpoint
 

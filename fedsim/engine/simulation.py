@@ -32,16 +32,16 @@ from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.client_pool import ClientPool
-from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
-from fedsim.engine.results import RoundResult
-from fedsim.engine.round_start import StartedRound, start_next_round, start_round
-from fedsim.engine.round_timing import RoundTiming
-from fedsim.engine.scoring import (
+from fedsim.engine.evaluation.scoring import (
     Personal,
     PersonalEvaluationProgress,
     RoundEvaluation,
     is_personal_evaluation_due,
 )
+from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
+from fedsim.engine.results import RoundResult
+from fedsim.engine.round_start import StartedRound, start_next_round, start_round
+from fedsim.engine.round_timing import RoundTiming
 from fedsim.engine.server_training import ServerTrainingProgress, train_server
 from fedsim.engine.stopping import StopProgress, StopRule
 from fedsim.engine.worker import one_thread

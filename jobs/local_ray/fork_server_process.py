@@ -1,8 +1,8 @@
 """The keeper's side of the fork server, and how any process of this machine asks it.
 
-The fork server (`jobs.run.fork_server`) starts the runners of short jobs. The keeper listens on its socket,
-and starts the server when somebody asks: a server that ended because it was idle comes back with the next
-question.
+The fork server (`jobs.run.forks.fork_server`) starts the runners of short jobs. The keeper listens on its
+socket, and starts the server when somebody asks: a server that ended because it was idle comes back with the
+next question.
 """
 
 from __future__ import annotations
@@ -89,7 +89,13 @@ class ForkServerProcess:
     def _start(self, listener: socket.socket) -> None:
         self._started_at = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.run.fork_server", str(listener.fileno()), str(self.idle_seconds)],
+            [
+                sys.executable,
+                "-m",
+                "jobs.run.forks.fork_server",
+                str(listener.fileno()),
+                str(self.idle_seconds),
+            ],
             stdin=subprocess.DEVNULL,
             cwd=self._path.parent,
             env=os.environ | ONE_THREAD,

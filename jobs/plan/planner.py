@@ -36,7 +36,7 @@ from jobs.run.placement import choose_placement, count_useful_workers
 from jobs.run.ray_connection import connect_to_ray
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.data_checks import use_spec_paths
+from jobs.spec.checks.data_checks import use_spec_paths
 from jobs.spec.resolve import resolve_spec
 from jobs.store.records import RoundRecord
 

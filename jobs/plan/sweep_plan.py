@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedsim.errors import DoesNotFit
 from jobs.plan.planner import describe_this_machine, plan
-from jobs.run.in_process_attempt import InProcessAttempt
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec

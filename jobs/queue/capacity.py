@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from actors.resources import ClusterNode, place_workers, reserve_server_gpu
 from fedsim.errors import DoesNotFit
 from jobs.run.job_cluster import JobCluster
-from jobs.spec.run_fields import Resources
+from jobs.spec.sections.run_fields import Resources
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
 from jobs.store.states import FailureReason, JobState

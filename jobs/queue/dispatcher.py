@@ -206,7 +206,7 @@ class Dispatcher:
         # A command of the caller's own is no runner that could be forked.
         if self.settings.ray_address is not None or self._command is not None:
             return ray
-        from jobs.run.forked_runners import ForkedRunners
+        from jobs.run.forks.forked_runners import ForkedRunners
 
         return ForkedRunners(ray, self.settings)
 

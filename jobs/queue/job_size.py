@@ -13,8 +13,8 @@ from actors.resources import ROUNDING, ClusterNode
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.run_fields import Resources
 from jobs.spec.run_size import is_short_unread
+from jobs.spec.sections.run_fields import Resources
 from jobs.store.records import Job
 
 

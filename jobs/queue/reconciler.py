@@ -28,7 +28,7 @@ from jobs.run.job_cluster import (
 )
 from jobs.run.runner_secrets import remove_runner_secrets, write_runner_secrets
 from jobs.settings import Settings
-from jobs.spec.run_fields import FaultsSection
+from jobs.spec.sections.run_fields import FaultsSection
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, get_ray_job_id
 from jobs.store.states import ACTIVE, STARTED, FailureReason, JobState

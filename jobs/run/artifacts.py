@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedsim.checkpoints.storage import Folder
-from fedsim.engine.model_selection import ChosenModel
+from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.errors import ArtifactNotFound, CheckpointError
 from jobs.settings import MODEL_FILE, Settings
 from jobs.store.records import Job

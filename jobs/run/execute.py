@@ -12,12 +12,12 @@ from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.errors import CheckpointError, FedsimError
 from jobs.run.checkpoint_policy import make_checkpoint_policy
-from jobs.run.in_process_attempt import InProcessAttempt
 from jobs.run.listener import RunListener
 from jobs.run.model_metadata import make_model_notes
 from jobs.run.restarts import RunWithRestarts
 from jobs.run.run_result import RunResult
 from jobs.run.run_steps import Attempt
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.initial_weights import pin_initial_weights

@@ -9,7 +9,7 @@ from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.data_checks import use_spec_paths
+from jobs.spec.checks.data_checks import use_spec_paths
 from jobs.spec.resolve import resolve_spec
 
 

@@ -61,7 +61,8 @@ class RunWithRestarts:
         listener: hears of the progress, and decides about restarts.
         chaos: faults to inject for a test.
         after_loss: whether another process lost this run, so that the cluster may still be starting.
-        start_attempt: starts an attempt: on Ray, or `jobs.run.in_process_attempt.InProcessAttempt`.
+        start_attempt: starts an attempt: on Ray, or in this process
+            (`jobs.run.without_ray.in_process_attempt.InProcessAttempt`).
     """
 
     experiment: Experiment

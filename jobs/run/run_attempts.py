@@ -24,14 +24,14 @@ from actors.coordinator import Coordinator
 from actors.resources import parse_ray_nodes
 from actors.server_placement import ServerPlacement
 from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy
+from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
-from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CoordinatorLost, FedsimError
 from jobs.run.placement import choose_placement
 from jobs.run.run_steps import Step, read_progress
 from jobs.spec import JobSpec
-from jobs.spec.data_checks import use_spec_paths
+from jobs.spec.checks.data_checks import use_spec_paths
 
 MAX_RESULTS_AHEAD = 16
 """Results that a coordinator may compute ahead of their reader; they wait in memory."""

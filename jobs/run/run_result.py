@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.engine.model_selection import ChosenModel, list_candidates
+from fedsim.engine.evaluation.model_selection import ChosenModel, list_candidates
 from fedsim.engine.stopping import RunEnd
 from fedsim.learning_tasks.metrics import find_main_metric, is_lower_better
 from jobs.spec import JobSpec

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from fedsim.checkpoints.experiment_run import Progress, RecalledRecords, ResumeNotice, Status
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.engine.model_selection import ChosenModel
+from fedsim.engine.evaluation.model_selection import ChosenModel
 from jobs.store.records import RoundRecord
 
 
@@ -25,7 +25,8 @@ Step: TypeAlias = Status | ResumeNotice | NewPersonalScores | RoundRecord
 class Attempt(Protocol):
     """One attempt of a run: iterate over its steps, and always close it.
 
-    `jobs.run.run_attempts.RunAttempt` trains on Ray, `jobs.run.in_process.InProcessAttempt` in this process.
+    `jobs.run.run_attempts.RunAttempt` trains on Ray,
+    `jobs.run.without_ray.in_process_attempt.InProcessAttempt` in this process.
     """
 
     def __iter__(self) -> Iterator[Step]:

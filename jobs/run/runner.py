@@ -2,7 +2,7 @@
 
 The runner starts the coordinator, and writes every round to the store as it ends. It needs the store and
 Ray, and never the API: jobs go on while no API runs. The runner of a short job trains in its own process. It
-is a fork of `jobs.run.fork_server`, and imports no Ray.
+is a fork of `jobs.run.forks.fork_server`, and imports no Ray.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedsim.errors import FedsimError, SpecError, StoreUnusable
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.run.artifacts import save_model, save_spec
 from jobs.run.checkpoint_policy import make_checkpoint_policy
-from jobs.run.in_process_attempt import InProcessAttempt
 from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE, IN_PROCESS_VARIABLE
 from jobs.run.job_listener import JobListener
 from jobs.run.job_watcher import JobWatcher, find_idle_reason
 from jobs.run.ledger import StoreLedger, find_no_answer_message, retry_store_call
 from jobs.run.restarts import RunWithRestarts
 from jobs.run.runner_secrets import read_runner_settings
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import list_plugins, resolve_spec

@@ -1,7 +1,5 @@
 """The spec of a job: its fields, its checks, and the experiment that is built from it."""
 
-from jobs.spec.curriculum_fields import Curriculum
-from jobs.spec.evaluation_fields import Evaluation
 from jobs.spec.fields import (
     MAX_CLIENTS,
     MAX_NAME,
@@ -15,7 +13,9 @@ from jobs.spec.fields import (
     Public,
 )
 from jobs.spec.job_spec import JobSpec, json_schema, load_spec, parse_spec, preset_text, presets, read_spec
-from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
+from jobs.spec.sections.curriculum_fields import Curriculum
+from jobs.spec.sections.evaluation_fields import Evaluation
+from jobs.spec.sections.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
 __all__ = [

@@ -1,8 +1,8 @@
 """The sections of a spec: their fields, defaults and ranges.
 
 Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a typing error is reported. Checks
-that need the catalogue are in `jobs.spec.name_checks`; checks that need the data are in
-`jobs.spec.data_checks`.
+that need the catalogue are in `jobs.spec.checks.name_checks`; checks that need the data are in
+`jobs.spec.checks.data_checks`.
 """
 
 from __future__ import annotations

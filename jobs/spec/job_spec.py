@@ -19,8 +19,6 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedsim.base.python_source import embed_sources
 from fedsim.errors import FieldError, SpecError
-from jobs.spec.curriculum_fields import Curriculum
-from jobs.spec.device_fields import DevicesSection
 from jobs.spec.error_messages import (
     MAX_VALUES,
     count_values,
@@ -28,7 +26,6 @@ from jobs.spec.error_messages import (
     shorten_value,
     translate_errors,
 )
-from jobs.spec.evaluation_fields import Evaluation
 from jobs.spec.fields import (
     MAX_NAME,
     MAX_ROUNDS,
@@ -43,8 +40,11 @@ from jobs.spec.fields import (
     Whole,
     make_fault,
 )
-from jobs.spec.privacy_fields import Fairness, PrivacySection
-from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources, Stop
+from jobs.spec.sections.curriculum_fields import Curriculum
+from jobs.spec.sections.device_fields import DevicesSection
+from jobs.spec.sections.evaluation_fields import Evaluation
+from jobs.spec.sections.privacy_fields import Fairness, PrivacySection
+from jobs.spec.sections.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
 

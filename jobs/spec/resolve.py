@@ -14,10 +14,10 @@ from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum, PlateauDecay
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
+from fedsim.engine.evaluation.model_averaging import ModelAveraging
+from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import stack_size_by_model
-from fedsim.engine.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_net
@@ -26,14 +26,14 @@ from fedsim.models.net import Net
 from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
 from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
-from jobs.spec.data_checks import find_data_faults
+from jobs.spec.checks.data_checks import find_data_faults
+from jobs.spec.checks.device_checks import find_memory_faults, make_devices
+from jobs.spec.checks.local_checks import make_schedule, prefix_paths
+from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
-from jobs.spec.device_checks import find_memory_faults, make_devices
 from jobs.spec.fields import Choice
 from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
-from jobs.spec.local_checks import make_schedule, prefix_paths
-from jobs.spec.name_checks import find_name_faults
 from jobs.spec.upload_wrappers import make_attack, wrap_uploads
 
 

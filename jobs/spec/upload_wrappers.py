@@ -16,9 +16,9 @@ from fedsim.uploads import (
     TiltedWeights,
 )
 from fedsim.uploads.aggregators import Mean
+from jobs.spec.checks.privacy_checks import find_spec_noise
 from jobs.spec.job_spec import JobSpec
-from jobs.spec.privacy_checks import find_spec_noise
-from jobs.spec.privacy_fields import PrivacySection
+from jobs.spec.sections.privacy_fields import PrivacySection
 
 
 def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
-from jobs.run.in_process import run_in_process
 from jobs.run.listener import RunListener
+from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.tune.halving import Step, choose_step

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
+from fedsim.engine.evaluation.model_selection import choose_best, list_candidates
 from fedsim.engine.initial_state import make_initial_state
-from fedsim.engine.model_selection import choose_best, list_candidates
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread

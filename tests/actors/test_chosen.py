@@ -20,8 +20,8 @@ from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Examples
+from fedsim.engine.evaluation.model_selection import ChosenModel, choose_better
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.model_selection import ChosenModel, choose_better
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import make_initial_state, simulate

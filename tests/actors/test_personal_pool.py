@@ -72,7 +72,7 @@ def test_actors_score_clients_as_the_reference_does(
     actor_group: ActorGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memories by reference, the next round's clients in line behind; an actor dies over a client."""
-    monkeypatch.setattr("fedsim.engine.scoring.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("fedsim.engine.evaluation.scoring.TELL_SECONDS", 0.0)
     population = parted(clients=12, cohort_size=5)
     algorithm = Deadly(mark=tmp_path / "mark", size=max(population.partition.sizes().tolist()))
     pool, results, told = RayPool(algorithm, population, actor_group), list[RoundResult](), list[int]()

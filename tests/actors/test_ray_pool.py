@@ -29,9 +29,9 @@ from fedsim.checkpoints.experiment_run import Status
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, RunSettings
 from fedsim.data import Dataset, Examples
+from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
-from fedsim.engine.model_averaging import ModelAveraging
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed

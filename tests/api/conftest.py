@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.cli import main as cli
-from api.sdk import connection
+from api.sdk.transport import connection
 from fedsim import FedSimClient
 from tests.api.blocking import Answer, Answering, client_maker, response
 from tests.api.browser import Browser

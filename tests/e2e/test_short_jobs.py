@@ -35,7 +35,9 @@ def list_children(parent: int) -> dict[int, str]:
 def find_fork_server(server: Server) -> int:
     addresses = read_addresses(server.settings.home)
     assert addresses is not None
-    (pid,) = (pid for pid, line in list_children(addresses.pid).items() if "jobs.run.fork_server" in line)
+    (pid,) = (
+        pid for pid, line in list_children(addresses.pid).items() if "jobs.run.forks.fork_server" in line
+    )
     return pid
 
 

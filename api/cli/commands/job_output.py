@@ -22,7 +22,7 @@ from api.cli.commands.options import (
 
 if TYPE_CHECKING:
     from api.sdk.job_handle import JobHandle
-    from api.sdk.stream import Message
+    from api.sdk.transport.stream import Message
 
 
 def watch(job: JobArgument, format: RunFormatOption = RunFormat.TEXT, url: UrlOption = None) -> None:

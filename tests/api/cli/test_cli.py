@@ -110,7 +110,7 @@ def test_each_error_has_its_exit_code(error: FedsimError, code: int) -> None:
 
 
 def test_nobody_there_is_exit_4(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.sdk.connection.PAUSES", (0.0,))
+    monkeypatch.setattr("api.sdk.transport.connection.PAUSES", (0.0,))
     outcome = fedsim("list", "--url", "http://127.0.0.1:9")
     assert outcome.code == 4
     assert "fedsim serve" in outcome.err

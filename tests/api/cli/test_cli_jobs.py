@@ -222,7 +222,7 @@ def test_the_shell_is_offered_presets_files_and_jobs(
     (tmp_path / "mine.yaml").write_text("algorithm: fedavg")
     assert list(completion.complete_spec(f"{tmp_path}/mi")) == [(f"{tmp_path}/mine.yaml", "")]
     monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("api.sdk.connection.PAUSES", ())
+    monkeypatch.setattr("api.sdk.transport.connection.PAUSES", ())
     assert list(completion.complete_job("")) == []
     monkeypatch.setenv("_FEDSIM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "fedsim submit dem")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from api.sdk.blocking import iterate_blocking, run_blocking, run_to_end
+from api.sdk.transport.blocking import iterate_blocking, run_blocking, run_to_end
 
 
 class Awaited:

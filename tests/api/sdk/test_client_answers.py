@@ -9,8 +9,8 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from api.sdk import connection
 from api.sdk.refusals import ERRORS
+from api.sdk.transport import connection
 from fedsim.errors import (
     ArtifactNotFound,
     BadPageToken,

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from api.sdk import followers
-from api.sdk.followers import EventFollower
+from api.sdk.transport import followers
+from api.sdk.transport.followers import EventFollower
 from fedsim import FedSimClient
 from fedsim.errors import Unreachable
 from jobs.store.records import Job

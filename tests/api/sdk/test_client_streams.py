@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from api.cli import job_progress
-from api.sdk import calls, followers, waiting
+from api.sdk import calls, waiting
+from api.sdk.transport import followers
 from fedsim import FedSimClient
 from fedsim.errors import JobNotFound, ServiceError, Unreachable
 from jobs.store.states import JobState

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from api.cli.run_folder import write_run_files
 from api.sdk.artifact_file import open_aside
 from fedsim.checkpoints.storage import Folder
-from fedsim.engine.model_selection import ChosenModel
+from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.errors import CheckpointError
 from jobs.run.artifacts import (
     open_artifact,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.sdk.stream import Message, read_messages
+from api.sdk.transport.stream import Message, read_messages
 from api.server.events import KEEP_ALIVE_COMMENT, EventHub, make_frame
 from jobs.settings import Settings
 from jobs.spec import parse_spec

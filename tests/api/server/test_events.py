@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.sdk.stream import Message, read_messages
+from api.sdk.transport.stream import Message, read_messages
 from api.server.job_log import EndedJobs, follow_file, read_last_lines
 from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, a_round

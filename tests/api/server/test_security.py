@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.sdk.addresses import is_loopback
+from api.sdk.transport.addresses import is_loopback
 from api.server.security import AllowedHosts, close_beyond_loopback, read_token_file
 from fedsim.errors import SettingsError
 from jobs.settings import Limits, Settings

@@ -24,7 +24,7 @@ from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from jobs.spec import parse_spec
-from jobs.spec.name_checks import find_curriculum_faults
+from jobs.spec.checks.name_checks import find_curriculum_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, Hand, HandBABU, HandRep, HandROD, features, small
 

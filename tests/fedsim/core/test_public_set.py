@@ -174,7 +174,8 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobs.settings import Settings
-    from jobs.spec import data_checks, name_checks, parse_spec, resolve
+    from jobs.spec import parse_spec, resolve
+    from jobs.spec.checks import data_checks, name_checks
 
     for module in (resolve, name_checks, data_checks):
         monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})

@@ -13,7 +13,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core import LocalTraining
 from fedsim.data import load_dataset
 from fedsim.data.federation import make_federation
-from fedsim.engine.model_selection import choose_better
+from fedsim.engine.evaluation.model_selection import choose_better
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import DataNotFound, SpecError

@@ -14,8 +14,8 @@ from fedsim.algorithms import FedAvg, FedDF, FedPer
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm
 from fedsim.curriculum import ClientCurriculum
-from fedsim.engine.model_averaging import ModelAveraging
-from fedsim.engine.model_selection import choose_better
+from fedsim.engine.evaluation.model_averaging import ModelAveraging
+from fedsim.engine.evaluation.model_selection import choose_better
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net

@@ -29,7 +29,7 @@ from fedsim.models import make_net
 from fedsim.techniques.server_distillation import make_accuracy_judge
 from fedsim.training.losses import mark_correct
 from jobs.spec import parse_spec
-from jobs.spec.data_checks import find_task_faults
+from jobs.spec.checks.data_checks import find_task_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 

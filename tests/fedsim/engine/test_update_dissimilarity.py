@@ -12,9 +12,9 @@ from fedsim.algorithms import FedAvg, FedPer, Scaffold
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm
 from fedsim.curriculum import ClientCurriculum
+from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
-from fedsim.engine.update_dissimilarity import UpdateDissimilarity
 from fedsim.models import make_net
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run

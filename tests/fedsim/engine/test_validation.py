@@ -11,7 +11,7 @@ import pytest
 from fedsim.algorithms import FedAvg
 from fedsim.base.costs import Traffic
 from fedsim.data.federation import take_validation
-from fedsim.engine.model_selection import ChosenModel, choose_better
+from fedsim.engine.evaluation.model_selection import ChosenModel, choose_better
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import count_shards

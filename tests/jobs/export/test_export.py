@@ -26,8 +26,8 @@ from fedsim.models import make_net
 from jobs.export.export import export_model
 from jobs.export.module import build_module
 from jobs.export.source import ModelSource, read_model
-from jobs.run.in_process import run_in_process
 from jobs.run.listener import RunListener
+from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 

@@ -6,8 +6,8 @@ import pytest
 
 from jobs.plan import long_runs
 from jobs.plan.long_runs import describe_long_run
-from jobs.run.in_process import run_in_process
 from jobs.run.listener import RunListener
+from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.dataset_facts import look_up_facts

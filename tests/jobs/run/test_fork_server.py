@@ -14,7 +14,7 @@ import pytest
 
 from jobs.local_ray.fork_server_process import FORK_SOCKET, ForkServerProcess, ask_fork_server
 from jobs.local_ray.keeper_files import Addresses, write_addresses
-from jobs.run.forked_runners import ForkedRunners
+from jobs.run.forks.forked_runners import ForkedRunners
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, RayJob
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -194,7 +194,7 @@ def test_a_runner_of_other_code_is_a_job_of_ray(
     if way == "path":
         job = forks.submit(more={"PYTHONPATH": "/elsewhere"})
     else:
-        monkeypatch.setattr("jobs.run.forked_runners.compute_code_state", lambda: "other")
+        monkeypatch.setattr("jobs.run.forks.forked_runners.compute_code_state", lambda: "other")
         job = forks.submit()
         # The server ends, because its code is old, and comes back for the next question.
         forks.until(lambda: not forks.process._is_alive())

@@ -15,9 +15,9 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import CoordinatorLost
 from jobs.run import execute as execute_module
 from jobs.run.execute import execute
-from jobs.run.in_process_attempt import InProcessAttempt
 from jobs.run.listener import RunListener
 from jobs.run.run_steps import Attempt
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.resolve import resolve_spec

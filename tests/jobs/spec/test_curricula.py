@@ -16,7 +16,8 @@ from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
-from jobs.spec import name_checks, parse_spec
+from jobs.spec import parse_spec
+from jobs.spec.checks import name_checks
 from jobs.spec.resolve import resolve_spec
 
 BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}

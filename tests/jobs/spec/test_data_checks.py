@@ -15,7 +15,7 @@ from fedsim.errors import DataError, FieldError, SpecError
 from jobs.run.partition_report import make_partition_report
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.data_checks import spec_path, use_spec_paths
+from jobs.spec.checks.data_checks import spec_path, use_spec_paths
 from jobs.spec.resolve import resolve_spec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedsim.engine.model_averaging import ModelAveraging
-from fedsim.engine.update_dissimilarity import UpdateDissimilarity
+from fedsim.engine.evaluation.model_averaging import ModelAveraging
+from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings

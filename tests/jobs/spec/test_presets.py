@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.errors import FieldError, SpecError
 from jobs.spec import apply_overrides, parse_spec, parse_text, preset_text, presets
-from jobs.spec.name_checks import find_name_faults
+from jobs.spec.checks.name_checks import find_name_faults
 
 Items = tuple[str, ...]
 """`--set` items that belong together."""

@@ -18,8 +18,8 @@ from fedsim.models import MODELS
 from fedsim.samplers import SAMPLERS
 from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
 from jobs.spec import JobSpec, parse_spec
+from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.error_messages import shorten_value
-from jobs.spec.name_checks import find_name_faults
 from jobs.spec.spec_text import apply_overrides, parse_text, set_fields
 
 NAMES = {

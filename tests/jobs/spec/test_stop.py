@@ -10,7 +10,7 @@ from fedsim.engine.stopping import StopRule
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.spec import parse_spec
-from jobs.spec.stop_checks import find_stop_faults
+from jobs.spec.checks.stop_checks import find_stop_faults
 
 VALIDATION = {"evaluation": {"validation": 0.1}}
 ALWAYS = {"evaluation": {"personal": "always"}}

@@ -18,8 +18,8 @@ from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.core import Context, ReducedUpdates
 from fedsim.errors import SettingsError, SpecError
-from jobs.run.in_process import run_in_process
 from jobs.run.listener import RunListener
+from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.tune import search as search_module

@@ -12,10 +12,10 @@ from fedsim.data.partitions import find_task_fault
 from fedsim.data.places import DataRoots
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.tasks import CLASS_TASKS, LEARNING_TASKS
+from jobs.spec.checks.name_checks import make_public_set_error, needs_public_set
+from jobs.spec.checks.upload_checks import find_label_faults
 from jobs.spec.dataset_facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
-from jobs.spec.name_checks import make_public_set_error, needs_public_set
-from jobs.spec.upload_checks import find_label_faults
 
 _SPEC_PATHS = {
     "num_clients": "clients.total",

@@ -16,16 +16,16 @@ from threadpoolctl import threadpool_limits
 from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy, ExperimentRun, Status
 from fedsim.clients.population import Population
 from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
+from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
-from fedsim.engine.model_selection import ChosenModel
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.worker import one_thread
 from fedsim.errors import CoordinatorLost, OutOfMemory, SpecError
 from fedsim.stacking.stack_size import choose_stack_size
 from jobs.run.run_steps import Step, read_progress
 from jobs.spec import JobSpec
-from jobs.spec.data_checks import use_spec_paths
+from jobs.spec.checks.data_checks import use_spec_paths
 
 
 class InProcessRun(ExperimentRun):

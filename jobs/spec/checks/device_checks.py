@@ -12,8 +12,8 @@ from fedsim.core.capabilities import ClientSurvey, CohortSelection
 from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound, FieldError, SpecError
 from fedsim.models.net import Net
+from jobs.spec.checks.local_checks import find_setting_faults, prefix_paths
 from jobs.spec.job_spec import JobSpec
-from jobs.spec.local_checks import find_setting_faults, prefix_paths
 
 GRADIENT_BYTES = 8
 """Bytes of a parameter and its gradient in single precision: the least that training holds."""

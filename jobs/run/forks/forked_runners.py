@@ -11,7 +11,7 @@ from actors.resources import ClusterNode
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.fork_server_process import FORK_SOCKET, ask_fork_server
 from jobs.local_ray.keeper_files import read_addresses
-from jobs.run.code_state import compute_code_state
+from jobs.run.forks.code_state import compute_code_state
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, JobCluster, RayJob
 from jobs.settings import Settings
 

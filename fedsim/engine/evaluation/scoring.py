@@ -11,7 +11,7 @@ from fedsim.base.clock import Clock
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, PersonalScores, Score
 from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
-from fedsim.engine.personal_evaluation import has_tuning
+from fedsim.engine.evaluation.personal_evaluation import has_tuning
 from fedsim.engine.server_training import TELL_SECONDS, ServerTrainingProgress
 from fedsim.learning_tasks.learning_task import Scorer
 

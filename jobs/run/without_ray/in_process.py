@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from fedsim.engine.evaluation.scoring import describe_progress
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.run_models import RunModels
-from fedsim.engine.scoring import describe_progress
 from fedsim.engine.simulation import RoundResult, simulate_with_progress
 from fedsim.engine.stopping import StopProgress
 from fedsim.engine.worker import one_thread

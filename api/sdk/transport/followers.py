@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from api.sdk.calls import POSITION, Call, events, logs
-from api.sdk.connection import RETRY_STATUSES, Connection
-from api.sdk.stream import Assembler, Message
+from api.sdk.transport.connection import RETRY_STATUSES, Connection
+from api.sdk.transport.stream import Assembler, Message
 from fedsim.errors import FedsimError, ServiceError, Unreachable
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import FINAL

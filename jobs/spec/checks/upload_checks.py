@@ -13,9 +13,9 @@ from fedsim.uploads.attacks import Backdoor
 from fedsim.uploads.model_updates import explain_other_uploads
 from fedsim.uploads.robust_aggregation import explain_untrainable_server
 from fedsim.uploads.tilted_weights import explain_own_weights
+from jobs.spec.checks.local_checks import find_setting_faults
 from jobs.spec.dataset_facts import DatasetFacts
 from jobs.spec.job_spec import JobSpec
-from jobs.spec.local_checks import find_setting_faults
 
 
 def find_upload_faults(spec: JobSpec) -> list[FieldError]:

@@ -1,11 +1,11 @@
-"""`python -m jobs.run.fork_server FD IDLE`: a process that forks a runner for each short job.
+"""`python -m jobs.run.forks.fork_server FD IDLE`: a process that forks a runner for each short job.
 
 The server imports torch and fedsim once, and runs nothing itself. Each runner is a process of its own, a fork
 of this clean state: nothing of a job reaches the next one, whether it ended, failed or was killed. A runner
 has the environment of its own job, and looks for plug-ins itself. It trains in its process, without Ray.
 
 Questions are lines of JSON, one for each connection to the socket of the keeper
-(`jobs.local_ray.fork_server_process`); `jobs.run.forked_runners` asks them.
+(`jobs.local_ray.fork_server_process`); `jobs.run.forks.forked_runners` asks them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedsim.base.memory_usage import free_bytes, machine_bytes
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.fork_server_process import end_with_parent
 from jobs.run import runner
-from jobs.run.code_state import compute_code_state
+from jobs.run.forks.code_state import compute_code_state
 
 MOST_REMEMBERED = 1000
 """Ended runners whose exit code and output the server keeps."""

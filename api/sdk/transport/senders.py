@@ -1,7 +1,7 @@
 """The two ways to send a request: `BlockingSender` blocks the thread, `AsyncSender` is awaited.
 
 All other code of the SDK is written once, as coroutines on top of a `Sender`. The coroutines of a
-`BlockingSender` never suspend, so that `api.sdk.blocking` runs them without an event loop.
+`BlockingSender` never suspend, so that `api.sdk.transport.blocking` runs them without an event loop.
 """
 
 from __future__ import annotations

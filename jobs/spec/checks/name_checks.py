@@ -14,13 +14,13 @@ from fedsim.models import MODELS
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS
 from fedsim.samplers.samplers import PowerOfChoice
-from jobs.spec.device_checks import find_device_faults
+from jobs.spec.checks.device_checks import find_device_faults
+from jobs.spec.checks.local_checks import find_local_faults, find_setting_faults, prefix_paths
+from jobs.spec.checks.privacy_checks import find_privacy_faults
+from jobs.spec.checks.stop_checks import find_stop_faults
+from jobs.spec.checks.upload_checks import find_upload_faults
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec
-from jobs.spec.local_checks import find_local_faults, find_setting_faults, prefix_paths
-from jobs.spec.privacy_checks import find_privacy_faults
-from jobs.spec.stop_checks import find_stop_faults
-from jobs.spec.upload_checks import find_upload_faults
 
 BLOCKS_KIND = list[str] | dict[str, Any]
 LORA_HINT = "such as {r: 8, target_modules: [query, value]}"

@@ -1,0 +1,1 @@
+"""How calls reach a service: connections, retries, streams of events, blocking and awaited."""

@@ -1,0 +1,1 @@
+"""Scores of the models: the global model, the personal models, the chosen one, averages."""

@@ -1,0 +1,1 @@
+"""The sections of a spec, as pydantic models."""
