@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -93,15 +93,19 @@ def list_differences(rows: Rows) -> list[FieldDifference]:
             tuple(sorted({json.dumps(spec.get(field), default=str) for spec in row})) for row in specs if row
         }
         if len(marks) > 1:
-            written = [dict.fromkeys(_write(spec, field, every) for spec in row) for row in specs]
+            owners = _find_owners(field, every)
+            written = [dict.fromkeys(_write(spec, field, owners) for spec in row) for row in specs]
             texts = [", ".join(words) or NO_FIELD for words in written]
             found.append(FieldDifference(field, texts))
     return found
 
 
 def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a spec: `algorithm` has the name of the algorithm, `algorithm.mu` its parameter."""
-    if not isinstance(value, Mapping):
+    """Yield the fields of a spec: `algorithm` has the name of the algorithm, `algorithm.mu` its parameter.
+
+    A parameter that is a mapping, such as the blocks of a model, is one field: its keys are free words.
+    """
+    if not isinstance(value, Mapping) or path.rpartition(".")[0] in CATALOGUES:
         yield path, value
         return
     for name, each in value.items():
@@ -111,13 +115,17 @@ def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flatten(each, f"{path}.{name}" if path else str(name))
 
 
-def _write(spec: Mapping[str, Any], field: str, every: Sequence[Mapping[str, Any]]) -> str:
+def _find_owners(field: str, every: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the entries that have this parameter in one of the specs, such as `fedprox` for its `mu`."""
+    section = _find_section(field)
+    return {str(spec.get(section)) for spec in every if field in spec} if section else set()
+
+
+def _write(spec: Mapping[str, Any], field: str, owners: Collection[str]) -> str:
     if field in spec:
         return shorten(spec[field])
     # A parameter that is not in the spec has its default, if the entry has it at all.
-    section = _find_section(field)
-    same = (other for other in every if field in other and other.get(section) == spec.get(section))
-    return "default" if section and any(same) else NO_FIELD
+    return "default" if str(spec.get(_find_section(field))) in owners else NO_FIELD
 
 
 def _find_section(field: str) -> str:

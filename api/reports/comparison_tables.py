@@ -182,7 +182,8 @@ def _render_csv(found: Comparison) -> str:
 
 def _list_columns(found: Comparison, group: ComparisonGroup) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of a row with all digits; a missing value is None."""
-    yield "group", group.title
+    # A spreadsheet would take such a name for a formula.
+    yield "group", f"'{group.title}" if group.title.startswith(("=", "+", "-", "@")) else group.title
     yield "runs", " ".join(group.runs)
     yield "seeds", " ".join(str(seed) for seed in group.seeds if seed is not None)
     yield "dataset", group.dataset

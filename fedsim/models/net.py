@@ -191,7 +191,7 @@ class Net:
 
     def _probe(self) -> ProbeFacts | None:
         """Run a module that is not made of known layers; None if all its layers are known."""
-        if self.is_chain and all(_is_known(type(each)) for each in self.module.modules()):
+        if self.is_chain and self._has_known_layers():
             return None
         if self.inputs is None:
             if self.is_chain:
@@ -217,6 +217,14 @@ class Net:
         if len(self.blocks) > 1 and head is None:
             facts = facts._replace(head_error=f"the head {self.block_names[-1]} is not one submodule")
         return facts
+
+    def _has_known_layers(self) -> bool:
+        return all(_is_known(type(each)) for each in self.module.modules())
+
+    @property
+    def runs_without_values(self) -> bool:
+        """Whether a pass on the meta device shows its shapes and operations: no layer reads values."""
+        return self._has_known_layers() and not self._constants
 
     @property
     def stackable(self) -> bool:
@@ -429,5 +437,5 @@ def _materialise(module: nn.Module, inputs: InputForm | None) -> nn.Module:
 
 
 def _is_known(kind: type[nn.Module]) -> bool:
-    """Whether the randomness of such modules is known: torch's layers and fedsim's own."""
+    """Whether the inside of such modules is known: torch's layers and fedsim's own."""
     return kind.__module__.startswith(("torch.nn.modules.", "fedsim.models."))

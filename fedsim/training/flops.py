@@ -92,9 +92,11 @@ def example_flops(
         start: the block that reads the input; None for the first block.
         moves_input: whether the step also needs the gradient by the input.
     """
-    run, state = _make_forward(net, start)
+    # On the meta device a pass takes neither memory nor time, however large the model is.
+    device = torch.device("meta" if net.runs_without_values else "cpu")
+    run, state = _make_forward(net, start, device)
     weights = [state[key].requires_grad_() for key in net.parameters if key in trainable]
-    x = example.expand(COUNTED_ON, *example.shape).contiguous()
+    x = example.to(device).expand(COUNTED_ON, *example.shape).contiguous()
     weights += [x.requires_grad_()] if moves_input else []
     # Other attention kernels have no formula on a CPU; the MATH kernel uses matrix products, which count.
     count = _Count()  # type: ignore[no-untyped-call]
@@ -107,16 +109,20 @@ def example_flops(
 
 
 def _make_forward(
-    net: Net, start: str | None
+    net: Net, start: str | None, device: torch.device
 ) -> tuple[Callable[[Params, Tensor], Tensor], dict[str, Tensor]]:
     """Return the forward pass from a block on, by the original module, and parameters to run it with."""
     if not net.is_chain:
         described = net.module.state_dict()
-        zeros = {key: torch.zeros(described[key].shape, dtype=described[key].dtype) for key in net.keys}
+        zeros = {key: _make_zeros(described[key], device) for key in net.keys}
         return lambda state, x: net.run_blocks(state, x, start=start), zeros
     module = net.module if start is None else _module_from(net, start)
-    own = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in module.state_dict().items()}
+    own = {name: _make_zeros(value, device) for name, value in module.state_dict().items()}
     return lambda state, x: functional_call(module, dict(state), (x,)), own
+
+
+def _make_zeros(like: Tensor, device: torch.device) -> Tensor:
+    return torch.zeros(like.shape, dtype=like.dtype, device=device)
 
 
 def _module_from(net: Net, start: str) -> nn.Module:

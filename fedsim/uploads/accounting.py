@@ -20,6 +20,9 @@ composed numerically (Gopi et al., NeurIPS 2021), which is tighter and slower.""
 
 PrivacyKind: TypeAlias = Literal["central", "local"]
 
+LEAST_NOISE = 1e-6
+"""With less noise, epsilon is above 10^11, and the series of Opacus may have no end."""
+
 EXTRA = "privacy"
 MAX_STEPS = 100_000
 
@@ -28,7 +31,7 @@ MAX_STEPS = 100_000
 def compute_epsilon(
     accountant: AccountantName, noise_multiplier: float, sample_rate: float, steps: int, delta: float
 ) -> float:
-    """Return the epsilon that this number of rounds spends, at this delta; infinity without noise.
+    """Return the epsilon that this number of rounds spends, at this delta; infinity for hardly any noise.
 
     Args:
         accountant: "rdp" or "prv".
@@ -40,10 +43,10 @@ def compute_epsilon(
     Raises:
         ValueError: if Opacus is not installed.
     """
-    if noise_multiplier == 0 and steps:
-        return inf
     if not steps:
         return 0.0
+    if noise_multiplier < LEAST_NOISE:
+        return inf
     book = _load_accountants().create_accountant(mechanism=accountant)
     book.history = [(noise_multiplier, sample_rate, steps)]
     with warnings.catch_warnings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from jobs.spec import parse_spec
 from jobs.spec.run_size import is_short_unread
 from jobs.spec.sections.run_fields import Resources
 from jobs.store.records import Job
+
+log = logging.getLogger("fedsim.dispatch")
 
 
 class JobSize(NamedTuple):
@@ -39,6 +42,9 @@ def _is_short(spec: str, settings: Settings) -> bool:
     try:
         return is_short_unread(parse_spec(json.loads(spec)), settings)
     except SpecError:  # of another version of fedsim: the runner reports its faults
+        return False
+    except Exception:  # one job must not stop the queue: such as a model that does not suit its data any more
+        log.exception("the size of a job could not be estimated, and counts as large")
         return False
 
 

@@ -322,9 +322,9 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:
     """Return whether each round of the spec depends on the number of rounds of the run."""
-    finds_noise = spec.privacy is not None and spec.privacy.noise_multiplier is None
-    algorithm, schedule = make_algorithm(spec), make_schedule(spec)
-    return finds_noise or algorithm.depends_on_num_rounds() or schedule.depends_on_num_rounds()
+    if spec.privacy is not None and spec.privacy.noise_multiplier is None:
+        return True  # the noise is found for the budget of all rounds
+    return make_algorithm(spec).depends_on_num_rounds() or make_schedule(spec).depends_on_num_rounds()
 
 
 def _make_local_training(spec: JobSpec) -> LocalTraining:

@@ -38,6 +38,9 @@ logger = logging.getLogger("fedsim.api")
 
 CSV_PAGE = 500
 
+MANY_ROUNDS = 1000
+"""A larger page of rounds takes some megabytes of memory: few of them are read at once."""
+
 IdempotencyKey = Annotated[
     str | None,
     Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
@@ -207,26 +210,35 @@ def _make_submission(job_id: str, changes: CloneRequest, service: Service) -> Su
 @router.get(
     "/jobs/{job_id}/rounds",
     response_model=RoundPage,
-    responses=describe_problems(404, 422, also=AS_CSV),
+    responses=describe_problems(404, 422, 503, also=AS_CSV),
 )
-def list_rounds(
+async def list_rounds(
     request: Request,
     job_id: JobId,
-    store: StoreOf,
+    service: ServiceOf,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only rounds above this number.")] = 0,
     limit: Annotated[
         int, Query(ge=1, le=10_000, description="Maximum number of rounds. CSV always has all rounds.")
     ] = 1000,
-) -> RoundPage | Response:
+) -> Response:
     """List the round records of a job. With `Accept: text/csv`: a table of all rounds."""
-    store.get(job_id)
+    store = service.store
     if "text/csv" in request.headers.get("accept", ""):
+        await run_in_threadpool(store.get, job_id)
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
         return StreamingResponse(_csv(store, job_id, after), headers=headers, media_type="text/csv")
+    run = service.round_lookups.run_work if limit > MANY_ROUNDS else run_in_threadpool
+    text = await run(_read_page, store, job_id, after, limit)
+    return Response(text, media_type="application/json")
+
+
+def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
+    store.get(job_id)
     # One record more than requested tells whether there is another page.
     records = store.rounds(job_id, after, limit + 1)
     page = list(records[:limit])
-    return RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
+    found = RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
+    return found.model_dump_json()
 
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:

@@ -35,6 +35,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
     """
     dataset, partition = spec.data.dataset, spec.data.partition
     return [
+        *_find_job_name_faults(spec),
         *_find_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
         *_find_sampler_faults(spec),
         *find_curriculum_faults(spec),
@@ -51,6 +52,14 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *prefix_paths("data.dataset", find_dataset_faults(dataset.name, dataset.params)),
         *prefix_paths("data.partition", find_partition_faults(partition.kind, partition.params)),
     ]
+
+
+def _find_job_name_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a name that lists, logs and tables would not show as it is."""
+    if spec.name.isprintable():
+        return []
+    message = "has a line break or a character that is not shown"
+    return [FieldError("name", ascii(spec.name)[1:-1], message, "use one line of printable characters")]
 
 
 def _find_choice_faults(path: str, choice: Choice, registry: Registry[Any]) -> list[FieldError]:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from api.comparison.compare import compare_runs
 from api.comparison.compared_run import ComparedRun
+from api.comparison.group_names import list_differences
 from api.comparison.records import Comparison
 from api.comparison.run_groups import group_runs
 from api.comparison.run_scores import RoundScore
@@ -106,6 +107,9 @@ def test_tables_for_a_paper() -> None:
     named = compare_runs([run("fed_avg", 1, [0.1]), run("a|b%", 1, [0.2])])
     assert r"fed\_avg" in render_table(named, PaperFormat.LATEX)
     assert "| a\\|b% |" in render_table(named, PaperFormat.MARKDOWN)
+    formula = compare_runs([run("=1+1", 1, [0.1]), run("b", 1, [0.2])])
+    titles = [each["group"] for each in csv.DictReader(io.StringIO(render_table(formula, PaperFormat.CSV)))]
+    assert titles[0].startswith("'=1+1")
     first, *_ = csv.DictReader(io.StringIO(render_table(found, PaperFormat.CSV)))
     assert float(first["final_deviation"]) == found.groups[0].final.deviation  # type: ignore[union-attr]
 
@@ -260,3 +264,12 @@ def test_the_report_of_a_sweep_has_groups_figure_and_differences(
     labelled = online("report", "--label", "group=reported", "--out", tmp_path / "other", "--no-png")
     assert labelled.code == 0
     assert "nothing to compare" in online("report").err
+
+
+def test_free_words_of_callers_are_no_fields() -> None:
+    """Each field is compared over all runs: hundreds of runs with hundreds of own words took minutes."""
+    models = [{"name": "mlp", "blocks": {f"{word}{n}": "*" for n in range(50)}} for word in "ab"]
+    rows = [[run(f"job-{n}", 1, [0.5], model=model)] for n, model in enumerate(models)]
+    assert [each.field for each in list_differences(rows) if each.field.startswith("model")] == [
+        "model.blocks"
+    ]

@@ -107,7 +107,10 @@ def test_few_comparisons_run_at_once(http: httpx.Client, service: RunningService
     job, lookups = service.ended(), service.app.state.service.round_lookups
     lookups.threads = lookups.waiting = 0
     try:
-        for path in (f"{ROUTE}?job={job.id}", f"/api/v1/jobs/{job.id}/method-curves"):
+        rounds = f"/api/v1/jobs/{job.id}/rounds"
+        assert http.get(rounds).status_code == 200
+        own = f"/api/v1/jobs/{job.id}/method-curves"
+        for path in (f"{ROUTE}?job={job.id}", own, f"{rounds}?limit=10000"):
             problem(http.get(path), 503, "NOT_READY")
     finally:
         lookups.threads, lookups.waiting = 2, 100

@@ -52,6 +52,13 @@ def cnn() -> Net:
     return make_net("fedavg_cnn", input_shape=(1, 28, 28), num_classes=10)
 
 
+def test_the_count_of_a_large_model_takes_no_memory() -> None:
+    """The weights would take 4 TB; a service counts the FLOPs of models that its callers name."""
+    side = 10**6
+    net = make_net("mlp", input_shape=(side,), num_classes=10, hidden=side)
+    assert example_flops(net, (), torch.zeros(side)) == 2 * (side * side + 10 * side)
+
+
 def test_the_table_of_the_paper_comes_out_exactly(cnn: Net) -> None:
     """Tables 3 and 4 at T = 300: blocks are unfrozen after rounds 0, 100 and 200."""
     conv1, conv2, fc1, fc2 = map(cnn.count_parameters, cnn.block_names)

@@ -69,5 +69,6 @@ def test_noise_is_found_that_spends_the_budget(epsilon: float) -> None:
 def test_extremes() -> None:
     assert compute_epsilon("rdp", 0.0, 0.1, 5, 1e-5) == inf
     assert compute_epsilon("rdp", 1.0, 0.1, 0, 1e-5) == 0
+    assert compute_epsilon("rdp", 1e-160, 0.2, 10, 1e-5) == inf  # the series of Opacus has no end here
     assert find_mechanism("local", 4.0, 10, 100) == (2.0, 1.0)
     assert find_mechanism("central", 4.0, 10, 100) == (4.0, 0.1)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors.resources import ClusterNode
+from jobs.queue import job_size
 from jobs.queue.job_size import JobSize, fits_beside, is_short_job, measure_job
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE
 from jobs.settings import Settings
@@ -86,3 +87,16 @@ def test_no_job_of_another_cluster_is_short(tmp_path: Path) -> None:
         job, _ = store.create(parse_spec({"algorithm": "fedavg", "rounds": 2}))
         assert is_short_job(job, Settings(tmp_path))
         assert not is_short_job(job, Settings(tmp_path, ray_address="auto"))
+
+
+def test_a_job_whose_size_cannot_be_told_does_not_stop_the_queue(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> bool:
+        raise ValueError("takes numbers, but this data has tokens")
+
+    monkeypatch.setattr(job_size, "is_short_unread", fail)
+    job = desk.job(name="unclear", rounds=2)
+    desk.look()
+    assert desk.state(job) is JobState.STARTING
+    assert not is_short_job(desk.store.get(job), desk.settings)

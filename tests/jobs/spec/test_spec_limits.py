@@ -146,3 +146,10 @@ def test_thousands_of_unknown_parameters_look_for_a_hundred_names(monkeypatch: p
         faults = find_name_faults(parse_spec({"algorithm": "fedavg", **section}))
         assert [fault.message for fault in faults].count("no such parameter") == 9000
     assert len(searches) == 600
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "hidden\u202emark", "tab\t"])
+def test_a_name_is_one_line_of_printable_characters(name: str) -> None:
+    (fault,) = find_name_faults(parse_spec({"algorithm": "fedavg", "name": name}))
+    assert fault.path == "name"
+    assert str(fault.value).isascii()
