@@ -23,10 +23,10 @@ SIGNIFICANCE = 0.05
 
 
 def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[Path]:
-    """Write finished tables and the card of each paper into its page, and all claims into README.md.
+    """Write the tables and the card of each paper into its page, and all claims into README.md.
 
     Text outside the markers of these sections stays as it is. A page is made if there is none. Tables without
-    any finished run are left out.
+    any finished run are left out; a table with missing runs says how many it has.
 
     Args:
         tables: all tables of each page that is written.
@@ -49,7 +49,7 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
             file.write_text(f"# Results: {find_paper(page).short}\n\n{find_paper(page).title}\n", "utf-8")
         write_section(file, f"card {page}", render_card(runs, judged[page]), head=True)
         for table, found in runs:
-            if not list_missing(table, Journal(journals, table.name)):
+            if len(list_missing(table, Journal(journals, table.name))) < len(table.runs()):
                 write_section(file, table.name, render(table, found))
         written.append(file)
     if len(judged) > 1:

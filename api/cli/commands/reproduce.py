@@ -205,7 +205,7 @@ def _print_claims(table: Table, out: Path, format: Format) -> None:
 
 
 def write_pages(out: Path, pages: Path, own: Table | None = None) -> list[Path]:
-    """Write the sections of finished tables and the card of each paper into its page.
+    """Write the sections of tables and the card of each paper into its page.
 
     Args:
         out: the folder of the finished runs.

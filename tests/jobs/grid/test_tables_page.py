@@ -294,13 +294,13 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tables())
-def test_a_page_has_its_finished_tables_as_they_are_rendered(name: str) -> None:
-    """A finished table is on its page as the command writes it; a table with missing runs is on no page."""
+def test_a_page_has_its_tables_as_they_are_rendered(name: str) -> None:
+    """A table with finished runs is on its page as the command writes it; any other is on no page."""
     table = load_table(name)
     journal = Journal(JOURNALS, name)
     file = PAGES / f"{table.page}.md"
     page = file.read_text("utf-8") if file.is_file() else ""
-    if not list_missing(table, journal):
+    if len(list_missing(table, journal)) < len(table.runs()):
         assert (
             f"<!-- table {name} -->\n{render(table, journal.read())}\n<!-- end of table {name} -->\n" in page
         )
