@@ -99,8 +99,13 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 3600) -> None:
+def wait_until(check: Callable[[], bool], pause: float = 0.02, seconds: float = 3600) -> None:
     """Wait until a check returns True.
+
+    Args:
+        check: what is asked again and again.
+        pause: seconds between two checks; each takes time of the same machine.
+        seconds: after which waiting is given up.
 
     Raises:
         RuntimeError: if it takes too long.
@@ -109,7 +114,7 @@ def wait_until(check: Callable[[], bool], seconds: float = 3600) -> None:
     while not check():
         if time.monotonic() > deadline:
             raise RuntimeError("the service is too slow")
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
@@ -126,7 +131,7 @@ def wait_for_jobs(client: httpx.Client, jobs: list[str]) -> None:
         RuntimeError: if one has not.
     """
     for job in jobs:
-        wait_until(lambda: client.get(f"/api/v1/jobs/{job}").json()["state"] in ENDED)  # noqa: B023
+        wait_until(lambda: client.get(f"/api/v1/jobs/{job}").json()["state"] in ENDED, 0.2)  # noqa: B023
         if (found := client.get(f"/api/v1/jobs/{job}").json())["state"] != "SUCCEEDED":
             raise RuntimeError(f"job {job}: {found['state']}, {found['message']}")
 

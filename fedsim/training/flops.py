@@ -26,6 +26,9 @@ from fedsim.models.probe import skip_breakpoints
 COUNTED_ON = 2
 """Examples in the counted batch: a single example has no batch statistics."""
 
+MANY_VALUES = 10**7
+"""Weights and activations of a model that is not large, by a rough bound."""
+
 
 class _Dispatch:
     """Adds up the FLOPs of every torch operation."""
@@ -92,8 +95,10 @@ def example_flops(
         start: the block that reads the input; None for the first block.
         moves_input: whether the step also needs the gradient by the input.
     """
-    # On the meta device a pass takes neither memory nor time, however large the model is.
-    device = torch.device("meta" if net.runs_without_values else "cpu")
+    # On the meta device a pass takes no memory, however large the model is. But it loads torch's compiler,
+    # which takes longer than the whole count of a small model.
+    is_large = net.runs_without_values and _bound_values(net, example) > MANY_VALUES
+    device = torch.device("meta" if is_large else "cpu")
     run, state = _make_forward(net, start, device)
     weights = [state[key].requires_grad_() for key in net.parameters if key in trainable]
     x = example.to(device).expand(COUNTED_ON, *example.shape).contiguous()
@@ -106,6 +111,12 @@ def example_flops(
         if weights:
             torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return int(count.total) // COUNTED_ON
+
+
+def _bound_values(net: Net, example: Tensor) -> int:
+    """Return a rough bound of a model's weights and activations: each layer has the places of the input."""
+    shapes = [value.shape for value in net.module.parameters()]
+    return sum(max(shape, default=1) * example.numel() + shape.numel() for shape in shapes)
 
 
 def _make_forward(

@@ -34,6 +34,9 @@ log = logging.getLogger("fedsim.dispatch")
 
 IDLE_PAUSE_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.4
+LOOK_SECONDS = 0.05
+"""Seconds between two looks at whether a job has ended, while others wait for its place."""
+
 LONGEST_PAUSE = 10.0
 STOP_SECONDS = 4.0
 """Seconds that `stop` waits for the current pass: container engines kill a process after ten seconds."""
@@ -149,7 +152,19 @@ class Dispatcher:
                 pause = min(BUSY_PAUSE_SECONDS * 2**failures, LONGEST_PAUSE)
                 self._report_failure(error)
             self._last_pass_at = time.monotonic()
-            self._awake.wait(pause)
+            self._wait_for_next_pass(pause)
+
+    def _wait_for_next_pass(self, pause: float) -> None:
+        """Wait so many seconds; less if somebody wakes the thread, or if a job ends while others wait."""
+        until = time.monotonic() + pause
+        with contextlib.suppress(Exception):  # the next pass reports a store that does not answer
+            if self._trouble is None and self.store.count([JobState.QUEUED]):
+                active = self.store.count(ACTIVE)
+                while not self._awake.wait(min(LOOK_SECONDS, until - time.monotonic())):
+                    if time.monotonic() >= until or self.store.count(ACTIVE) < active:
+                        return
+                return
+        self._awake.wait(max(0.0, until - time.monotonic()))
 
     def _serve_queue_once(self) -> int:
         """Do one pass: reconcile the active jobs, start waiting jobs, and return how many jobs are active.
