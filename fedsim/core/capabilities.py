@@ -59,6 +59,14 @@ class LabelCensus(ABC):
         """The first server state, with the answers of the clients."""
 
 
+class ExpertSurvey(ABC):
+    """Asks every client, once, before round 1, how hard an expert finds its examples."""
+
+    @abstractmethod
+    def apply_expert_losses(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+        """The first server state, with the expert's mean loss of each client `[N]`, NaN for an empty one."""
+
+
 class ClientSurvey(ABC):
     """Asks clients, before each cohort is selected, how the global model does on their data."""
 

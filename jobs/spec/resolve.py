@@ -309,7 +309,7 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
     if clients is not None:
-        algorithm = ClientCurriculum(base=algorithm, **clients.model_dump())
+        algorithm = ClientCurriculum(base=algorithm, **clients.model_dump(exclude={"expert_epochs"}))
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)

@@ -44,13 +44,22 @@ class DataCurriculumSection(PacingSection):
         default=20, ge=1, le=10_000, description="epochs of training for the expert of 'expert_loss'"
     )
 
+    @property
+    def needs_expert(self) -> bool:
+        """Whether an expert scores the examples; a random order needs no scores."""
+        return self.score == "expert_loss" and self.order != "random"
+
 
 class ClientCurriculumSection(PacingSection):
     """The order in which clients are selected; its budget is the rounds of the run."""
 
-    scores: Literal["all", "kept"] = Field(
+    scores: Literal["all", "kept", "expert"] = Field(
         default="all",
-        description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
+        description="all: ask every client before each round; kept: use the last scores of earlier cohorts; "
+        "expert: ask every client once, by an expert's loss",
+    )
+    expert_epochs: Whole = Field(
+        default=20, ge=1, le=10_000, description="epochs of training for the expert of scores: expert"
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
     batches: Literal["one", "all", "together"] = Field(
@@ -73,6 +82,11 @@ class ClientCurriculumSection(PacingSection):
     def surveys_all_clients(self) -> bool:
         """Whether every client scores the model before a round; a random order needs no scores."""
         return self.scores == "all" and self.order != "random"
+
+    @property
+    def needs_expert(self) -> bool:
+        """Whether an expert scores the clients; a random order needs no scores."""
+        return self.scores == "expert" and self.order != "random"
 
 
 class LayerCurriculumSection(Section):
@@ -100,10 +114,18 @@ class Curriculum(Section):
         default=None, description="the openings of the blocks before the head"
     )
 
+    @model_validator(mode="after")
+    def _check_expert(self) -> Curriculum:
+        if len(epochs := self._list_expert_epochs()) > 1 and epochs[0] != epochs[1]:
+            message = f"differs from curriculum.data.expert_epochs, {epochs[0]}, and there is one expert"
+            raise make_fault(message, "give both the same number", "clients.expert_epochs")
+        return self
+
+    def _list_expert_epochs(self) -> list[int]:
+        sections = (self.data, self.clients)
+        return [each.expert_epochs for each in sections if each is not None and each.needs_expert]
+
     @property
     def expert_epochs(self) -> int | None:
-        """Epochs that the expert of the data curriculum trains; None if nothing needs an expert."""
-        data = self.data
-        if data is None or data.score != "expert_loss" or data.order == "random":
-            return None
-        return data.expert_epochs
+        """Epochs that the expert of the curricula trains; None if nothing needs an expert."""
+        return next(iter(self._list_expert_epochs()), None)
