@@ -216,7 +216,11 @@ class PersonalBroadcast(ABC):
 
     @abstractmethod
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The payloads for personal models: {payload name: tree}. No instructions are sent with them."""
+        """The payloads for personal models: {payload name: tree}."""
+
+    def instructs_personal(self, ctx: Context) -> bool:
+        """Whether single clients get the instructions of a round as well; by default they get none."""
+        return False
 
 
 class PersonalModels:

@@ -132,6 +132,7 @@ class Wrapper(
     postprocess_update = _forward("postprocess_update")
     train_server = _forward("train_server")
     broadcast_personal = _forward("broadcast_personal")
+    instructs_personal = _forward("instructs_personal")
     plan_tuning = _forward("plan_tuning")
     personalize = _forward("personalize")
     personalize_before = _forward("personalize_before")
