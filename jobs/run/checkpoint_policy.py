@@ -35,6 +35,8 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     else:
         # Further kinds only score the models.
         del data["data"]["tests"]["also"]
+    if not spec.data.public.copies:
+        del data["data"]["public"]["copies"], data["data"]["public"]["augment"]
     _forget_newer_fields_of_curricula(data["curriculum"], spec.curriculum)
     if spec.devices is None:
         del data["devices"]

@@ -278,6 +278,8 @@ def _build_experiment(
         test_share=spec.data.tests.share,
         more_tests=spec.data.tests.also,
         public=spec.data.public.fraction,
+        public_copies=spec.data.public.copies,
+        public_augment=spec.data.public.augment if spec.data.public.copies else (),
         roots=settings.data_roots,
         cache=settings.home / "cache",
         limit=spec.data.limit,
