@@ -102,8 +102,6 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
         public_lr: learning rate on public examples.
         temperature: temperature of the soft predictions.
         rho: weight of the penalty on coefficients that differ from 1/N.
-        scored_after: stage after which a personal model is scored: the `private` one on the client's own
-            examples, or the `public` one with this round's teacher; then both are scored.
     """
 
     public_size: Count = 3000

@@ -93,8 +93,6 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
         server_epochs: passes over the public set for the central model.
         server_batch_size: public examples of a step of the central model.
         server_lr: Adam's learning rate for the central model.
-        scored_after: stage after which a personal model is scored: the `private` one on the client's own
-            examples, or the `public` one on the soft targets; then both are scored.
     """
 
     local_rounds: Count | None = None
