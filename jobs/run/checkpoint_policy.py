@@ -52,6 +52,8 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
 
 
 def _forget_newer_fields_of_curricula(data: Any, curriculum: Curriculum) -> None:
+    if curriculum.phases is None:
+        del data["phases"]
     if (clients := curriculum.clients) is None:
         return
     if clients.pace == "rounds":

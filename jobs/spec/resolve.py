@@ -11,7 +11,13 @@ from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum, PlateauDecay
+from fedsim.curriculum import (
+    ClientCurriculum,
+    DataCurriculum,
+    LayerCurriculum,
+    PhaseCurriculum,
+    PlateauDecay,
+)
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
@@ -312,6 +318,8 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
     if clients is not None:
         algorithm = ClientCurriculum(base=algorithm, **clients.model_dump(exclude={"expert_epochs"}))
+    if (phases := spec.curriculum.phases) is not None:
+        algorithm = PhaseCurriculum(base=algorithm, **phases.model_dump())
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)

@@ -103,6 +103,30 @@ class LayerCurriculumSection(Section):
     )
 
 
+class PhaseCurriculumSection(Section):
+    """The phases of FedCL, which all clients pass together, around any algorithm."""
+
+    levels: tuple[Annotated[Number, Field(gt=0, lt=1)], ...] = Field(
+        default=(0.3, 0.6, 0.9), description="the quantile of difficulty that each phase asks for"
+    )
+    order: Literal["ascending", "descending"] = Field(
+        default="ascending", description="order of the levels: from the smallest, or from the largest"
+    )
+    v: Number = Field(
+        default=0.7, ge=0, le=1, description="share of a client's difficulties to reach the goal"
+    )
+    finished: Number = Field(
+        default=0.8, gt=0, le=1, description="share of the clients that ends a phase when they have finished"
+    )
+    cap: Whole | None = Field(
+        default=None, ge=1, le=MAX_ROUNDS, description="most rounds of a phase; null cuts the run evenly"
+    )
+    components: Whole = Field(default=3, ge=1, le=50, description="components of a client's mixture")
+    draws: Whole = Field(
+        default=100, ge=1, le=100_000, description="numbers that the server draws from each mixture"
+    )
+
+
 class Curriculum(Section):
     """The curricula around the algorithm; null is none."""
 
@@ -113,6 +137,15 @@ class Curriculum(Section):
     layers: LayerCurriculumSection | None = Field(
         default=None, description="the openings of the blocks before the head"
     )
+    phases: PhaseCurriculumSection | None = Field(
+        default=None, description="phases that all clients pass together"
+    )
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Curriculum:
+        if self.phases is not None and self.clients is not None:
+            raise make_fault("chooses the clients, and so does curriculum.clients", "leave one out", "phases")
+        return self
 
     @model_validator(mode="after")
     def _check_expert(self) -> Curriculum:
