@@ -111,8 +111,7 @@ class Experiment:
         data = yield from self._load_data()
         data, public = take_public(data, self.public, self.settings.seed)
         if public is not None:
-            copies = self.public_augment, self.public_copies
-            public = augment_public(public, *copies, self.settings.seed)
+            public = augment_public(public, self.public_augment, self.public_copies, self.settings.seed)
         data, validation = take_validation(data, self.validation, self.settings.seed)
         places = DataRoots(self.roots, self.download)
         nets = tuple(self._net(number, data, places) for number in range(len(self.models)))

@@ -25,9 +25,6 @@ MANY_PAIRS = 1_000_000
 """Number of client pairs from which the log warns: comparing them takes a minute and a half."""
 
 
-NO_EXPERT = "the scores of clients need an expert's losses, and the population has none"
-
-
 def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
     """Return the server state before round 1, and the traffic of the label census and the expert survey."""
     ctx = population.context(0)
@@ -70,7 +67,8 @@ def average_expert_losses(population: Population) -> Real:
         FedsimError: if the population has no expert's losses.
     """
     if (losses := population.difficulty) is None:
-        raise FedsimError(NO_EXPERT, "give the population's `difficulty`, or set `expert_epochs`")
+        message = "the scores of clients need an expert's losses, and the population has none"
+        raise FedsimError(message, "give the population's `difficulty`, or set `expert_epochs`")
     partition = population.partition
     held = (losses[partition.client_positions(client)] for client in range(partition.num_clients))
     return np.array([each.mean(dtype=np.float64) if len(each) else np.nan for each in held])
