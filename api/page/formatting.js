@@ -93,6 +93,6 @@ const several = (value) => (Array.isArray(value) ? value : [value]);
 
 export const modelOf = (spec) => several(spec.model).map((each) => each.name).join(", ");
 export const dataOf = (spec) => `${spec.data.dataset.name}, ${choice(spec.data.partition, "kind")}`;
-export const curriculumOf = (spec) => (spec.curriculum?.data || spec.curriculum?.clients ? " + curriculum" : "");
+export const curriculumOf = (spec) => (Object.values(spec.curriculum ?? {}).some(Boolean) ? " + curriculum" : "");
 export const algorithmOf = (spec) => spec.algorithm.name + curriculumOf(spec);
 export const cohortOf = ({ clients }) => Math.max(1, Math.round(clients.total * clients.fraction));

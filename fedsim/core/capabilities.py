@@ -59,6 +59,14 @@ class LabelCensus(ABC):
         """The first server state, with the answers of the clients."""
 
 
+class ExpertSurvey(ABC):
+    """Asks every client, once, before round 1, how hard an expert finds its examples."""
+
+    @abstractmethod
+    def apply_expert_losses(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+        """The first server state, with the expert's mean loss of each client `[N]`, NaN for an empty one."""
+
+
 class ClientSurvey(ABC):
     """Asks clients, before each cohort is selected, how the global model does on their data."""
 
@@ -208,7 +216,11 @@ class PersonalBroadcast(ABC):
 
     @abstractmethod
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The payloads for personal models: {payload name: tree}. No instructions are sent with them."""
+        """The payloads for personal models: {payload name: tree}."""
+
+    def instructs_personal(self, ctx: Context) -> bool:
+        """Whether single clients get the instructions of a round as well; by default they get none."""
+        return False
 
 
 class PersonalModels:

@@ -15,6 +15,7 @@ from fedsim.core.capabilities import (
     ClientInstructions,
     ClientSurvey,
     CohortSelection,
+    ExpertSurvey,
     Forwarding,
     HeldOutExamples,
     LabelCensus,
@@ -64,6 +65,7 @@ class Wrapper(
     ClientInstructions,
     ClientSurvey,
     CohortSelection,
+    ExpertSurvey,
     HeldOutExamples,
     LabelCensus,
     PayloadAccounting,
@@ -116,6 +118,7 @@ class Wrapper(
 
     plan_census = _forward("plan_census")
     apply_census = _forward("apply_census")
+    apply_expert_losses = _forward("apply_expert_losses")
     select_surveyed_clients = _forward("select_surveyed_clients")
     apply_survey = _forward("apply_survey")
     select_survey_payload = _forward("select_survey_payload")
@@ -129,6 +132,7 @@ class Wrapper(
     postprocess_update = _forward("postprocess_update")
     train_server = _forward("train_server")
     broadcast_personal = _forward("broadcast_personal")
+    instructs_personal = _forward("instructs_personal")
     plan_tuning = _forward("plan_tuning")
     personalize = _forward("personalize")
     personalize_before = _forward("personalize_before")
@@ -163,6 +167,10 @@ class StatefulWrapper(Wrapper):
     def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:
         """The state with the census answers in the base algorithm's state."""
         return replace(state, base=super().apply_census(ctx, state, answers))
+
+    def apply_expert_losses(self, ctx: Context, state: Any, losses: NDArray[Any]) -> Any:
+        """The state with the expert's losses in the base algorithm's state."""
+        return replace(state, base=super().apply_expert_losses(ctx, state, losses))
 
     def apply_survey(self, ctx: Context, state: Any, losses: NDArray[Any]) -> Any:
         """The state with the losses in the base algorithm's state."""

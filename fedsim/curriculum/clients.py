@@ -11,7 +11,7 @@ Wire:
                       keys that all clients have from the run's seed: a fixed head, a closed block
     up      the base algorithm's
             survey    the mean loss, one number: of all clients (`scores: all`), or with the cohort's uploads
-                      (`scores: kept`), GATHER
+                      (`scores: kept`), GATHER; an expert's mean loss, once, before round 1 (`scores: expert`)
     keeps   the base algorithm's
     server  base      the base algorithm's state
             losses    of every client, as far as known
@@ -25,8 +25,10 @@ round, before clients are ranked again; with `pace: outer` T counts these rankin
 the rounds of the run. With `batches: together` the K(t) open clients are one cohort, whose mean is the next
 model: participation grows, as in Fig. 5. There is no survey while all clients are open. `kept` scores are
 fedsim's, for large federations: a client has its last known loss, which moves with age towards the mean of
-all known losses; a client without a loss has that mean. A surveyed client of the cohort is charged the global
-model twice, with the survey and with the broadcast, though both are the same.
+all known losses; a client without a loss has that mean. With `scores: expert` (Fig. 6) clients are ranked
+once, by the loss of the data curriculum's expert; the expert itself costs neither bytes nor time. A surveyed
+client of the cohort is charged the global model twice, with the survey and with the broadcast, though both
+are the same.
 
 Reference result: see docs/results/curriculum.md.
 """
@@ -47,7 +49,14 @@ from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
-from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
+from fedsim.core.capabilities import (
+    ClientSurvey,
+    CohortSelection,
+    ExpertSurvey,
+    PayloadAccounting,
+    capability,
+    count_bytes,
+)
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.curriculum.pacing import Family, count_open, plan_outer_rounds
 from fedsim.curriculum.scores import Order, rank_by_easiness
@@ -80,7 +89,8 @@ class ClientCurriculum(StatefulWrapper):
         a: share of the rounds after which all clients are open.
         b: share of the clients that is open at first.
         order: `curriculum` (small loss first), `anti` (large loss first), or `random`.
-        scores: `all` asks every client before each round; `kept` uses the losses that cohorts sent.
+        scores: `all` asks every client before each round; `kept` uses the losses that cohorts sent; `expert`
+            the losses of an expert, which every client sends once.
         half_life: rounds after which a kept loss has moved half the way to the mean, for `kept`.
         batches: `one` mini-batch of the open clients before they are ranked again, or `all` of them, or all
             `together` as one cohort.
@@ -98,7 +108,7 @@ class ClientCurriculum(StatefulWrapper):
     a: Share = 0.8
     b: Share = 0.2
     order: Order = "curriculum"
-    scores: Literal["all", "kept"] = "all"
+    scores: Literal["all", "kept", "expert"] = "all"
     half_life: Annotated[float, Range(above=0)] = 10.0
     batches: Literal["one", "all", "together"] = "one"
     pace: Literal["rounds", "outer"] = "rounds"
@@ -118,8 +128,9 @@ class ClientCurriculum(StatefulWrapper):
             object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
 
     def provides(self, kind: type) -> bool:
-        """Whether the curriculum has this capability; without surveys it has no `ClientSurvey`."""
-        return super().provides(kind) or (kind is ClientSurvey and self._surveys)
+        """Whether the curriculum has this capability; a survey belongs to its scores."""
+        asks = (kind is ClientSurvey and self._surveys) or (kind is ExpertSurvey and self._asks_expert)
+        return asks or super().provides(kind)
 
     @property
     def _sampling(self) -> CohortSampling | None:
@@ -130,6 +141,11 @@ class ClientCurriculum(StatefulWrapper):
     def _surveys(self) -> bool:
         """Whether all clients are asked for their losses before each round."""
         return self.scores == "all" and self.order != "random"
+
+    @property
+    def _asks_expert(self) -> bool:
+        """Whether all clients send an expert's losses before round 1."""
+        return self.scores == "expert" and self.order != "random"
 
     def depends_on_num_rounds(self) -> bool:
         """True: the pacing is over the rounds of the run."""
@@ -166,6 +182,11 @@ class ClientCurriculum(StatefulWrapper):
             done = int(np.searchsorted(starts, ctx.round, "right") - 1) / len(starts)
         now = np.array([done])
         return int(count_open(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
+
+    def apply_expert_losses(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+        """The state with the expert's losses, by which clients are ranked in every round."""
+        known = torch.from_numpy(losses.astype(np.float32))
+        return replace(state, losses=known, heard=torch.zeros_like(state.heard))
 
     def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
         """All clients, while the losses change the choice of the cohort; otherwise those the sampler asks."""

@@ -1,4 +1,4 @@
-"""Augmentation of stored image batches: crops, flips and rotations, the whole batch at once."""
+"""Augmentation of stored image batches: crops, flips, rotations and colours, the whole batch at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from fedsim.base import tree
 
-Step: TypeAlias = Literal["crop", "reflect_crop", "flip", "rotate"]
+Step: TypeAlias = Literal["crop", "reflect_crop", "flip", "rotate", "color"]
 Steps: TypeAlias = tuple[Step, ...]
 
 _PADDING = 4
 _DEGREES = 15.0
+_STRENGTH = 0.4
+_GREY = (0.2989, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Augment:
     Attributes:
         steps: "crop" (4 black pixels around, then a random crop of the old size), "reflect_crop" (the same
             with the border mirrored), "flip" (left-right, for half of them), "rotate" (up to 15 degrees
-            either way).
+            either way), "color" (brightness, contrast, saturation and sharpness, each times 0.6 to 1.4).
     """
 
     steps: Steps
@@ -111,9 +113,38 @@ def _rotate(x: Tensor, generator: torch.Generator) -> Tensor:
     return turned.to(x.dtype)
 
 
+def _color(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Blend each image with black, its mean grey, its grey image and its blur, as torchvision does."""
+    image = x.float()
+    for make_reference in (torch.zeros_like, lambda y: _grey(y).mean((1, 2, 3), keepdim=True), _grey, _blur):
+        factor = (1 + _STRENGTH * (2 * _draw_uniform(x, generator) - 1)).view(-1, 1, 1, 1)
+        image = (factor * image + (1 - factor) * make_reference(image)).clamp(0, 255)
+    return image.round().to(x.dtype)
+
+
+def _grey(x: Tensor) -> Tensor:
+    """The grey image of colours, with one channel; images of other numbers of channels as they are."""
+    if x.shape[1] != len(_GREY):
+        return x
+    return (x * x.new_tensor(_GREY).view(-1, 1, 1)).sum(1, keepdim=True)
+
+
+def _blur(x: Tensor) -> Tensor:
+    """The mean of each pixel, five times, and its eight neighbours; pixels of the border stay."""
+    if min(x.shape[-2:]) < 3:
+        return x
+    kernel = x.new_ones(3, 3)
+    kernel[1, 1] = 5
+    kernels = (kernel / kernel.sum()).expand(x.shape[1], 1, 3, 3)
+    blurred = x.clone()
+    blurred[..., 1:-1, 1:-1] = torch.nn.functional.conv2d(x, kernels, groups=x.shape[1])
+    return blurred
+
+
 _STEPS: Mapping[Step, Callable[[Tensor, torch.Generator], Tensor]] = {
     "crop": _crop,
     "reflect_crop": _reflect_crop,
     "flip": _flip,
     "rotate": _rotate,
+    "color": _color,
 }

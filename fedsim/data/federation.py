@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedsim.base import rng
+from fedsim.base import rng, tree
 from fedsim.base.parameters import make_spec_error, suggest_name
+from fedsim.data.augment import Augment, Steps
 from fedsim.data.client_tests import CONVENTIONS, list_conventions, merge_tests, share_tests, split_clients
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import find_task_fault, make_partition
 from fedsim.data.places import NO_ROOTS, DataRoots
-from fedsim.errors import SpecError
+from fedsim.errors import DataError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 
 
@@ -191,3 +193,25 @@ def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Exa
         left.append(examples.select_rows(np.sort(order[cut:])))
     public = Examples(*(np.concatenate(pair) for pair in zip(*((t.x, t.y) for t in taken), strict=True)))
     return replace(dataset, train=left[0], test=left[1]), public
+
+
+def augment_public(public: Examples, steps: Steps, copies: int, seed: int) -> Examples:
+    """Add augmented copies of each public image to the set: first the images, then the copies of all of them.
+
+    Args:
+        public: the public set.
+        steps: of the augmentation of the copies.
+        copies: number of copies of each image; 0 returns the set as it is.
+        seed: of the experiment.
+
+    Raises:
+        DataError: if the examples are no images.
+    """
+    if not copies:
+        return public
+    if public.x.ndim != 4 or public.x.dtype != np.uint8:
+        raise DataError("the public set has no images to augment", "set data.public.copies to 0")
+    generator = torch.Generator().manual_seed(rng.torch_seed(seed, "public-augment"))
+    augment, images = Augment(tuple(steps)), torch.split(tree.wrap_array(public.x), 1000)
+    copied = [augment(part, generator).numpy() for _ in range(copies) for part in images]
+    return Examples(np.concatenate([public.x, *copied]), np.concatenate([public.y] * (copies + 1)))

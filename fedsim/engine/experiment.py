@@ -13,7 +13,8 @@ from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, RunSettings
 from fedsim.data import Dataset, load_dataset, make_federation
-from fedsim.data.federation import take_public, take_validation
+from fedsim.data.augment import Steps
+from fedsim.data.federation import augment_public, take_public, take_validation
 from fedsim.data.partitions import find_task_fault
 from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
 from fedsim.data.places import DataRoots
@@ -46,6 +47,7 @@ class Experiment:
         test_share: share of each client's examples that are test examples, if `tests` is `merged`.
         more_tests: further conventions, by which the personal models are scored as well.
         public: share of the data that becomes the labelled public set; it is removed first.
+        public_copies, public_augment: augmented copies of each public image, and the steps that make them.
         validation: share of the rest that becomes the validation set, which selects the final model.
         attack: what malicious clients do; its changes of examples are made here. None for no attack.
         roots: folders to search for data.
@@ -75,6 +77,8 @@ class Experiment:
     test_share: float = 0.25
     more_tests: tuple[str, ...] = ()
     public: float = 0.0
+    public_copies: int = 0
+    public_augment: Steps = ()
     validation: float = 0.0
     attack: Attack | None = None
     roots: tuple[Path, ...] = ()
@@ -106,6 +110,8 @@ class Experiment:
         name = self.dataset[0]
         data = yield from self._load_data()
         data, public = take_public(data, self.public, self.settings.seed)
+        if public is not None:
+            public = augment_public(public, self.public_augment, self.public_copies, self.settings.seed)
         data, validation = take_validation(data, self.validation, self.settings.seed)
         places = DataRoots(self.roots, self.download)
         nets = tuple(self._net(number, data, places) for number in range(len(self.models)))

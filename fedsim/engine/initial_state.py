@@ -1,4 +1,4 @@
-"""Make the server state before round 1, with the label census if the algorithm has one."""
+"""Make the server state before round 1, with the label census and the expert survey of the algorithm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from fedsim.base import rng, wire
 from fedsim.base.privacy import Mechanism, add_label_noise
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Traffic
-from fedsim.core.capabilities import LabelCensus, capability
+from fedsim.core import Algorithm, Context, Traffic
+from fedsim.core.capabilities import ExpertSurvey, LabelCensus, capability
 from fedsim.core.census import CensusAnswers, CensusQuestion, Real
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.partitions import main_label
 from fedsim.engine.worker import one_thread
+from fedsim.errors import FedsimError
 from fedsim.techniques.clustering import distance_matrix, distances_to, label_distributions
 
 _LOG = logging.getLogger(__name__)
@@ -25,10 +26,24 @@ MANY_PAIRS = 1_000_000
 
 
 def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
-    """Return the server state before round 1, and the traffic of the label census."""
+    """Return the server state before round 1, and the traffic of the label census and the expert survey."""
     ctx = population.context(0)
     with one_thread(), attribute_server_errors(algorithm, "init_server_state"):
         state = algorithm.init_server_state(ctx)
+    state, traffic = _run_census(algorithm, population, ctx, state)
+    survey = capability(algorithm, ExpertSurvey)
+    if survey is None:
+        return state, traffic
+    losses = average_expert_losses(population)
+    with attribute_server_errors(algorithm, "apply_expert_losses"):
+        state = survey.apply_expert_losses(ctx, state, losses)
+    return state, traffic + wire.make_traffic({}, {"survey": wire.NUMBER_BYTES * len(losses)})
+
+
+def _run_census(
+    algorithm: Algorithm, population: Population, ctx: Context, state: Any
+) -> tuple[Any, Traffic]:
+    """Return the server state with the answers of the label census, and its traffic."""
     census = capability(algorithm, LabelCensus)
     if census is None:
         return state, Traffic()
@@ -43,6 +58,20 @@ def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tupl
 def make_initial_state(algorithm: Algorithm, population: Population) -> Any:
     """Return the server state before round 1; see `make_state_and_traffic`."""
     return make_state_and_traffic(algorithm, population)[0]
+
+
+def average_expert_losses(population: Population) -> Real:
+    """Compute the expert's mean loss on each client's training examples, float64 `[N]`; NaN without examples.
+
+    Raises:
+        FedsimError: if the population has no expert's losses.
+    """
+    if (losses := population.difficulty) is None:
+        message = "the scores of clients need an expert's losses, and the population has none"
+        raise FedsimError(message, "give the population's `difficulty`, or set `expert_epochs`")
+    partition = population.partition
+    held = (losses[partition.client_positions(client)] for client in range(partition.num_clients))
+    return np.array([each.mean(dtype=np.float64) if len(each) else np.nan for each in held])
 
 
 def answer_census(question: CensusQuestion, population: Population) -> CensusAnswers:

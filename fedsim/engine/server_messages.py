@@ -83,10 +83,11 @@ def make_instructions(
 def make_personal_instructions(
     algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
 ) -> dict[int, Tree]:
-    """Return each client's instructions for a personal evaluation; {} with a `PersonalBroadcast`."""
-    return (
-        {} if capability(algorithm, PersonalBroadcast) else make_instructions(algorithm, ctx, state, clients)
-    )
+    """Return each client's instructions for a personal evaluation; a `PersonalBroadcast` may send none."""
+    own = capability(algorithm, PersonalBroadcast)
+    if own is not None and not own.instructs_personal(ctx):
+        return {}
+    return make_instructions(algorithm, ctx, state, clients)
 
 
 class BytesDown(NamedTuple):

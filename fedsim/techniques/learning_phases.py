@@ -13,13 +13,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.base import rng as streams
 from fedsim.base.digest import NOT_IN_DIGEST
-from fedsim.techniques.gaussian_mixtures import EXAMPLES_PER_COMPONENT, pool_draws, quantile
+from fedsim.base.parameters import Count, Range, Share
+from fedsim.core import Context
+from fedsim.core.capabilities import sample_cohort
+from fedsim.techniques.gaussian_mixtures import (
+    EXAMPLES_PER_COMPONENT,
+    draw_from_mixture,
+    fit_mixture,
+    pool_draws,
+    quantile,
+)
+
+Level = Annotated[float, Range(above=0, below=1)]
 
 LISTED_CLIENTS = 50
 """Largest number of frozen clients that a record lists; newly frozen clients are all listed."""
@@ -142,6 +155,67 @@ class Phases:
             "newly_frozen": newly,
             "left": left,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSettings:
+    """The hyper-parameters of the phases, and the steps of a round that depend on them alone.
+
+    Attributes:
+        levels: T_1 ... T_Z, the quantile of difficulty that each phase asks for; [] for no phases.
+        order: order of the phases' levels, from the smallest to the largest (`ascending`) or the reverse.
+        v: share of a client's difficulties that has to be below the threshold.
+        finished: P, share of the clients that have to finish a phase before the next one begins.
+        cap: largest number of rounds of a phase; null divides the run's rounds evenly.
+        components: L, the components of each client's mixture.
+        draws: N_k, how many numbers the server draws from each mixture.
+    """
+
+    levels: tuple[Level, ...] = (0.3, 0.6, 0.9)
+    order: Literal["ascending", "descending"] = "ascending"
+    v: Share = 0.7
+    finished: Annotated[float, Range(above=0, maximum=1)] = 0.8
+    cap: Count | None = None
+    components: Annotated[int, Range(1, 50)] = 3
+    draws: Annotated[int, Range(1, 100_000)] = 100
+
+    def phases(self, ctx: Context) -> Phases:
+        """The rules of the phases."""
+        levels = sorted(self.levels, reverse=self.order == "descending")
+        cap = self.cap or max(1, ctx.rounds // max(1, len(levels)))
+        return Phases(tuple(levels), self.v, self.finished, cap)
+
+    def depends_on_num_rounds(self) -> bool:
+        """Whether the phases divide the run's rounds."""
+        return bool(self.levels) and self.cap is None
+
+    def init_draws(self, clients: int) -> Tensor:
+        """No draws yet: NaN, float64 `[clients, draws]`."""
+        return torch.full((clients, self.draws), torch.nan, dtype=torch.float64)
+
+    def fit_difficulties(self, difficulties: Tensor) -> Tensor:
+        """The mixture of a client's difficulties `[n]`, which it sends: `[L, 3]`, see `fit_mixture`."""
+        return fit_mixture(difficulties.cpu().numpy(), self.components)
+
+    def update_draws(
+        self, ctx: Context, draws: Tensor, clients: Sequence[int], mixtures: Sequence[Tensor]
+    ) -> Tensor:
+        """The draws of all clients, with new ones for these clients from their new mixtures."""
+        drawn = draws.clone()
+        for client, mixture in zip(clients, mixtures, strict=True):
+            stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
+            drawn[client] = draw_from_mixture(mixture, self.draws, stream)
+        return drawn
+
+    def sample_ready_clients(
+        self, ctx: Context, standing: PhaseState, rng: np.random.Generator
+    ) -> Sequence[int]:
+        """A uniform sample of the clients that are not frozen; all of them if they are few."""
+        if not standing.frozen.any():
+            return sample_cohort(ctx, rng)
+        ready = standing.ready_clients.numpy()
+        chosen = rng.choice(len(ready), min(ctx.cohort_size, len(ready)), replace=False)
+        return sorted(ready[chosen].tolist())
 
 
 def round_off(value: float) -> float:

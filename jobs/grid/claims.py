@@ -26,7 +26,10 @@ class Comparison(BaseModel):
             the `best` round on the test set, the mean of the last rounds (`tail`), the mean change (`swing`)
             or fall (`fall`) from point to point of the curve's second half; the rounds until the curve comes
             up to the last (`reach`) or best (`reach_best`) value of the table's `against` with the same seed.
-            A run that never does counts as one round more than it has, so its true number is larger.
+            A run that never does counts as one round more than it has, so its true number is larger. Or what
+            a run has spent until it has `converged`, at the first point of its curve that is at most 0.01
+            below the mean of its last rounds: then `metric` is `rounds` (by default), `bytes`,
+            `simulated_seconds` (of a run with `devices`) or `processor_seconds`.
         direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
             the margin on both sides.
         margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
@@ -40,7 +43,9 @@ class Comparison(BaseModel):
     more_than: dict[str, str] = {}
     metric: str | None = None
     round: int | None = Field(default=None, ge=1)
-    show: Literal["final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best"] = "final"
+    show: Literal["final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best", "converged"] = (
+        "final"
+    )
     direction: Literal["above", "below", "level"] = "above"
     margin: float | None = Field(default=None, gt=0)
 
@@ -70,6 +75,10 @@ class Control(Comparison):
     sentence: str
 
 
+SPENT = ("rounds", "bytes", "simulated_seconds", "processor_seconds")
+"""What a run spends until it has converged."""
+
+
 class Claim(Comparison):
     """A sentence of a paper, and the comparison that decides it.
 
@@ -97,4 +106,6 @@ class Claim(Comparison):
         for part in (self, self.control):
             if part is not None and (part.direction == "level") != (part.margin is not None):
                 raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")
+            if part is not None and part.show == "converged" and part.metric not in (None, *SPENT):
+                raise ValueError(f"{self.id}: with show: converged the metric is one of {', '.join(SPENT)}")
         return self

@@ -23,6 +23,10 @@ Figure: TypeAlias = Annotated[float, BeforeValidator(lambda said: math.nan if sa
 """A number of a run that may have diverged: JSON has no NaN, and a line says null for it."""
 
 
+CONVERGED = 0.01
+"""How far below its tail a run may be where it counts as converged: a point of accuracy."""
+
+
 class Scored(BaseModel):
     """How one metric did in a run.
 
@@ -46,13 +50,15 @@ class Spent(BaseModel):
 
     Attributes:
         bytes: simulated traffic, down and up.
-        processor_seconds: of the run's process, which a busy machine hardly changes.
+        processor_seconds: of the run's process, which a busy machine hardly changes; None for several.
+        simulated_seconds: of a run with `devices`; None for others, and in lines that were written before.
     """
 
     model_config = ConfigDict(frozen=True)
 
     bytes: int
-    processor_seconds: float
+    processor_seconds: float | None = None
+    simulated_seconds: float | None = None
 
 
 class Entry(BaseModel):
@@ -71,8 +77,8 @@ class Entry(BaseModel):
         cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
             lines that were written before these were counted.
         seconds: of the rounds, by the clock.
-        spent: bytes and processor seconds from the start to the end of a round, for each point of the curve;
-            {} in lines that were written before these were kept.
+        spent: bytes and seconds from the start to the end of a round, for each point of the curve; {} in
+            lines that were written before these were kept.
         others: how other metrics did that the table shows; {} in lines that were written before.
         clients: the accuracy of each client's own model after the last round, from worst to best; empty where
             nobody's was scored, and in lines that were written before these were kept.
@@ -125,6 +131,23 @@ class Entry(BaseModel):
         if what == "fall":
             return fall(self.curve)
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
+
+    def find_converged(self) -> int | None:
+        """The first point of the curve that is at most a point of accuracy below the tail; None for NaN."""
+        goal = self.tail - CONVERGED
+        return next((number for number, score in sorted(self.curve.items()) if score >= goal), None)
+
+    def spent_to_converge(self, what: str) -> float | None:
+        """What the run has spent until it converged; None if unknown, NaN if it diverged.
+
+        Args:
+            what: `rounds`, or a figure of `Spent`.
+        """
+        if (number := self.find_converged()) is None:
+            return math.nan
+        if what == "rounds":
+            return number
+        return getattr(self.spent.get(number), what, None)
 
     def seen(self, name: str, metric: str) -> Entry:
         """The same run with another metric, which `others` has, in the place of the table's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
@@ -27,6 +28,14 @@ MOST_ROUNDS = 10
 
 ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
 """The value that a run has to reach."""
+
+UNTIL_CONVERGED = {
+    "rounds": ("Rounds", 1),
+    "bytes": ("10^6 bytes", 1e6),
+    "simulated_seconds": ("Simulated seconds of the clients' devices", 1),
+    "processor_seconds": ("Processor seconds", 1),
+}
+"""What a run has spent until it has converged, with its unit."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
@@ -90,6 +99,8 @@ def _tables(table: Table, runs: Found) -> list[str]:
             reached = {cell: count_rounds(wide, seen, cell, what).values() for cell in seen}
             rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
             parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
+        elif what == "converged":
+            parts += _converged(wide, seen)
         else:
             parts += _shown(wide, seen, what)
     for name in table.curves:
@@ -103,6 +114,19 @@ def _tables(table: Table, runs: Found) -> list[str]:
         title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
         others = {cell: _others(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
         parts += [f"{title}:", _grid(table, others, signed=False)]
+    return parts
+
+
+def _converged(table: Table, runs: Found) -> list[str]:
+    """What each run has spent until it converged: rounds, and the figures that are known of any run."""
+    parts = [f"Until {table.metric} comes within a point of the mean of the run's own last 10 rounds."]
+    for name, (title, unit) in UNTIL_CONVERGED.items():
+        spent = dict[Cell, list[float]]()
+        for cell, found in runs.items():
+            values = (entry.spent_to_converge(name) for entry in found.values())
+            spent[cell] = [value / unit for value in values if value is not None and isfinite(value)]
+        if any(spent.values()):
+            parts += [f"{title}:", _grid(table, spent, signed=False, digits=0)]
     return parts
 
 

@@ -162,12 +162,16 @@ def make_entry(
 def _sum_spent(
     records: Sequence[RoundRecord], worked: Mapping[int, float], rounds: set[int]
 ) -> dict[int, Spent]:
-    """Bytes and processor seconds from the start to the end of these rounds."""
+    """Bytes and seconds from the start to the end of these rounds."""
     totals = accumulate(record.bytes.down + record.bytes.up for record in records)
     return {
-        record.round: Spent(bytes=total, processor_seconds=round(worked[record.round], 1))
+        record.round: Spent(
+            bytes=total,
+            processor_seconds=round(worked[record.round], 1) if record.round in worked else None,
+            simulated_seconds=None if record.clock is None else round(record.clock.total, 3),
+        )
         for record, total in zip(records, totals, strict=True)
-        if record.round in worked and record.round in rounds
+        if record.round in rounds
     }
 
 

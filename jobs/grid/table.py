@@ -19,7 +19,10 @@ FOLDER = Path(__file__).parent / "tables"
 OWN_SCALE = "small"
 """The scale of a table's own preset."""
 
-SHOWN = ("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
+SHOWN = (
+    *("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best"),
+    "converged",
+)
 """What a table can show."""
 
 
@@ -67,7 +70,8 @@ class Table(BaseModel):
             round (`curve`), how much it goes up and down from point to point of the second half of the curve
             (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
             an unsteady one (`fall`), the first round of the curve in which a run comes up to what
-            `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed.
+            `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed, or rounds,
+            bytes and seconds until a run has `converged`: until it is at most 0.01 below its own tail.
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         curves: other metrics whose values by round are kept and shown, each a table of its own.

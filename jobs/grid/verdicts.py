@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
-from jobs.grid.claims import Claim, Comparison
+from jobs.grid.claims import SPENT, Claim, Comparison
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
 from jobs.grid.journal import Entry
 from jobs.grid.markdown import SUMS
@@ -239,6 +239,8 @@ def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping
 
 def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | None:
     metric = comparison.metric or table.metric
+    if comparison.show == "converged":
+        return entry.spent_to_converge(comparison.metric or "rounds")
     if comparison.round is not None:
         return entry.curve.get(comparison.round)
     if metric == table.metric:
@@ -254,9 +256,10 @@ def _subtract(values: Values, baseline: Values) -> Values:
 
 def _choose_unit(comparison: Comparison, table: Table, baseline: float) -> tuple[str, float]:
     metric = comparison.metric or table.metric
-    if comparison.show in ("reach", "reach_best"):
+    spent = comparison.show == "converged" and metric in SPENT[1:]
+    if comparison.show in ("reach", "reach_best", "converged") and not spent:
         return "rounds", 1.0
-    if metric in SUMS and baseline and not comparison.more_than:
+    if (metric in SUMS or spent) and baseline and not comparison.more_than:
         return "%", 100 / baseline
     if table.percent and "accuracy" in metric:
         return "points", 100.0

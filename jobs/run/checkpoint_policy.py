@@ -10,6 +10,7 @@ from fedsim.errors import CheckpointError
 from jobs.spec import JobSpec
 from jobs.spec.fields import Clients, LocalSection
 from jobs.spec.resolve import depends_on_num_rounds
+from jobs.spec.sections.curriculum_fields import Curriculum
 
 CHANGEABLE_FIELDS = ("name", "rounds", "evaluation", "stop", "resources", "faults", "checkpoint")
 """Fields of a spec that may change when a run goes on, because no round depends on them.
@@ -34,8 +35,9 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     else:
         # Further kinds only score the models.
         del data["data"]["tests"]["also"]
-    if spec.curriculum.clients is not None and spec.curriculum.clients.pace == "rounds":
-        del data["curriculum"]["clients"]["pace"]
+    if not spec.data.public.copies:
+        del data["data"]["public"]["copies"], data["data"]["public"]["augment"]
+    _forget_newer_fields_of_curricula(data["curriculum"], spec.curriculum)
     if spec.devices is None:
         del data["devices"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
@@ -47,6 +49,17 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
         if getattr(spec.local, field) == LocalSection.model_fields[field].default:
             del data["local"][field]
     return data | _select_deciding_values(spec)
+
+
+def _forget_newer_fields_of_curricula(data: Any, curriculum: Curriculum) -> None:
+    if curriculum.phases is None:
+        del data["phases"]
+    if (clients := curriculum.clients) is None:
+        return
+    if clients.pace == "rounds":
+        del data["clients"]["pace"]
+    if not clients.needs_expert:
+        del data["clients"]["expert_epochs"]
 
 
 def _select_deciding_values(spec: JobSpec) -> dict[str, Any]:

@@ -6,14 +6,12 @@ from jobs.spec.fields import (
     MAX_ROUNDS,
     Choice,
     Clients,
-    ClientTests,
-    Data,
     LocalSection,
     PartitionSection,
-    Public,
 )
 from jobs.spec.job_spec import JobSpec, json_schema, load_spec, parse_spec, preset_text, presets, read_spec
 from jobs.spec.sections.curriculum_fields import Curriculum
+from jobs.spec.sections.data_fields import ClientTests, Data, Public
 from jobs.spec.sections.evaluation_fields import Evaluation
 from jobs.spec.sections.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text

@@ -30,11 +30,9 @@ from jobs.settings import JOB_ID
 
 MAX_ROUNDS = 100_000
 MAX_CLIENTS = 10_000_000
-MAX_EXAMPLES = 1_000_000_000
 MAX_NAME = 100
 MAX_MODELS = 32
 MAX_IGNORED = 100
-TEST_SHARE = 0.25
 
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -131,17 +129,9 @@ def _expand_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _expand_kind(value: Any) -> Any:
+def expand_kind(value: Any) -> Any:
+    """Expand `KIND` into `{kind: KIND}`."""
     return {"kind": value} if isinstance(value, str) else value
-
-
-def _expand_kinds(value: Any) -> Any:
-    if not isinstance(value, list | tuple):
-        return _expand_kind(value)
-    first = _expand_kind(value[0]) if value else None
-    if not isinstance(first, Mapping):
-        raise make_fault("is no list of kinds", "such as [matched, global]")
-    return {**first, "also": value[1:]}
 
 
 def _tag_one_or_several(value: Any) -> str:
@@ -156,7 +146,7 @@ OneOrSeveral = Annotated[
     Discriminator(_tag_one_or_several),
 ]
 OfKind = Annotated[
-    PartitionSection, BeforeValidator(_expand_kind, json_schema_input_type=str | PartitionSection)
+    PartitionSection, BeforeValidator(expand_kind, json_schema_input_type=str | PartitionSection)
 ]
 
 
@@ -174,79 +164,6 @@ class Clients(Section):
     def cohort_size(self) -> int:
         """K: C x N, rounded to the nearest whole number, and at least 1."""
         return max(1, round(self.fraction * self.total))
-
-
-class Public(Section):
-    """A labelled public set, taken from the data before the partition."""
-
-    fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
-
-
-TestKind = Literal["global", "labels", "matched", "classes", "merged"]
-
-
-class ClientTests(Section):
-    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`.
-
-    A list, such as `[matched, global]`, is `{kind: matched, also: [global]}`.
-    """
-
-    kind: TestKind = Field(
-        default="global",
-        description="global: the whole test set for all clients; else test examples of each client's own",
-    )
-    share: Number = Field(
-        default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
-    )
-    also: tuple[TestKind, ...] = Field(
-        default=(), max_length=3, description="further kinds, by which the same models are scored as well"
-    )
-
-    @property
-    def kinds(self) -> tuple[TestKind, ...]:
-        """Return all kinds, the main one first."""
-        return (self.kind, *self.also)
-
-    @property
-    def paths(self) -> dict[TestKind, str]:
-        """Return the path of each kind in the spec."""
-        also = {kind: f"data.tests.also.{place}" for place, kind in enumerate(self.also)}
-        return {self.kind: "data.tests.kind", **also}
-
-    @model_validator(mode="after")
-    def _check_share(self) -> ClientTests:
-        if self.kind != "merged" and self.share != TEST_SHARE:
-            raise make_fault(
-                f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
-            )
-        if len(set(self.kinds)) < len(self.kinds):
-            raise make_fault("has a kind twice", "name each kind once", "also")
-        if "merged" in self.also or (self.kind == "merged" and set(self.also) - {"global"}):
-            message = "merged cuts the tests off the clients' own examples, so it stands alone or with global"
-            raise make_fault(message, "use [merged, global], or leave it out", "also")
-        return self
-
-
-class Data(Section):
-    """The data set, and its partition among the clients."""
-
-    dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
-    partition: OfKind = Field(
-        default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
-        description="how the training examples are divided among the clients",
-    )
-    tests: Annotated[
-        ClientTests, BeforeValidator(_expand_kinds, json_schema_input_type=str | list[TestKind] | ClientTests)
-    ] = Field(
-        default=ClientTests(), description="the test examples of each client's personal model, or a list"
-    )
-    public: Public = Public()
-    limit: Whole | None = Field(
-        default=None, ge=1, le=MAX_EXAMPLES, description="use the first n training examples only"
-    )
-    download: Annotated[bool, Strict()] = Field(
-        default=False, description="download the data set if it is missing and its source allows it"
-    )
 
 
 class LearningRateDecay(Section):

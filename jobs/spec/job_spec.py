@@ -30,7 +30,6 @@ from jobs.spec.fields import (
     MAX_NAME,
     MAX_ROUNDS,
     Clients,
-    Data,
     LocalSection,
     ModelChoice,
     Name,
@@ -41,6 +40,7 @@ from jobs.spec.fields import (
     make_fault,
 )
 from jobs.spec.sections.curriculum_fields import Curriculum
+from jobs.spec.sections.data_fields import Data
 from jobs.spec.sections.device_fields import DevicesSection
 from jobs.spec.sections.evaluation_fields import Evaluation
 from jobs.spec.sections.privacy_fields import Fairness, PrivacySection

@@ -11,7 +11,13 @@ from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, LayerCurriculum, PlateauDecay
+from fedsim.curriculum import (
+    ClientCurriculum,
+    DataCurriculum,
+    LayerCurriculum,
+    PhaseCurriculum,
+    PlateauDecay,
+)
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
@@ -278,6 +284,8 @@ def _build_experiment(
         test_share=spec.data.tests.share,
         more_tests=spec.data.tests.also,
         public=spec.data.public.fraction,
+        public_copies=spec.data.public.copies,
+        public_augment=spec.data.public.augment if spec.data.public.copies else (),
         roots=settings.data_roots,
         cache=settings.home / "cache",
         limit=spec.data.limit,
@@ -309,7 +317,9 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
     if clients is not None:
-        algorithm = ClientCurriculum(base=algorithm, **clients.model_dump())
+        algorithm = ClientCurriculum(base=algorithm, **clients.model_dump(exclude={"expert_epochs"}))
+    if (phases := spec.curriculum.phases) is not None:
+        algorithm = PhaseCurriculum(base=algorithm, **phases.model_dump())
     schedule = make_schedule(spec)
     if isinstance(schedule, PlateauSchedule):
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)

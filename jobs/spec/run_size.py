@@ -15,6 +15,7 @@ import torch
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.wire import NUMBER_BYTES
 from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_published, reads_files
+from fedsim.data.partitions import MADE_FROM_A_BASE
 from fedsim.data.places import DataRoots
 from fedsim.errors import FedsimError
 from fedsim.models import MODELS
@@ -53,8 +54,8 @@ MOST_WEIGHTS = 2**20
 
 MOST_LAYERS = 100
 
-FILE_PARTITIONS = ("file", "difficulty")
-"""Partitions from a file; `difficulty` may have any other as its base."""
+FILE_PARTITIONS = ("file", *MADE_FROM_A_BASE)
+"""Partitions from a file; the others may have any other as their base."""
 
 LIBRARIES = ("distilbert", "python", "timm", "torchvision", "transformers")
 """Models that somebody else's code or files define."""

@@ -24,8 +24,9 @@ for every client n of the cohort. The gradient is multiplied by the power of 5 t
 nearest to 0.01, and the row is replaced by softmax(5 c_n).
 
 Deviations: a round begins with the public examples of the previous round; the order of the steps is the
-paper's. A teacher mixes the clients of the previous cohort, and its row is rescaled to sum to 1. The step on
-the coefficients mixes in the same way, and treats the scale as a constant. A client whose predictions are not
+paper's. A client is scored at the end of a round, after its own examples, unless `scored_after` is `public`.
+A teacher mixes the clients of the previous cohort, and its row is rescaled to sum to 1. The step on the
+coefficients mixes in the same way, and treats the scale as a constant. A client whose predictions are not
 finite is left out of both. The divergence is a mean over examples; the authors' code divides by the number of
 classes as well. The first predictions come after a local training. The paper's growing number of local epochs
 is the spec's `local.epochs`. With several labels per example, the soft predictions are the probabilities of
@@ -44,6 +45,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedsim.algorithms.distillation.public_stage import PublicStage
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.algorithms.personal_parts import PersonalParts
 from fedsim.base.parameters import Count, Positive, Range
@@ -58,7 +60,7 @@ from fedsim.core import (
     Reduction,
     ServerState,
 )
-from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
+from fedsim.core.capabilities import ClientInstructions
 from fedsim.core.public_set import ROWS
 from fedsim.learning_tasks.tasks import CLASS_TASKS
 from fedsim.models.net import Params
@@ -90,7 +92,7 @@ class KTState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
+class KTpFL(PublicStage, PersonalParts, ClientInstructions):
     """Personal models; the teacher of each is its own mixture of all clients' predictions.
 
     Attributes:
@@ -140,10 +142,6 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         mixed = torch.tensordot((row / row.sum()).to(state.said.dtype), state.said, dims=1)
         return {"teacher": {"said": mixed}}
 
-    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No payloads: a client's personal model is in its client state."""
-        return {}
-
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KTState:
         """The cohort's predictions, and the coefficients after a step for each of its clients."""
         pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
@@ -184,7 +182,7 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Learn from the teacher, train on the client's examples, then predict this round's public set."""
-        model = self.distil_from_teacher(ctx, task, self.initial_params(ctx, task))
+        model = self.train_on_public_set(ctx, task, self.initial_params(ctx, task), ctx.round)
         trained = self.train_locally(ctx, task, model, ctx.net.parameters)
         public = ctx.require_public_set()
         rows = public.choose_rows(ctx.seed, ctx.round, self.public_size)
@@ -195,11 +193,11 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
             {"said": {"probabilities": soft}}, {PRIVATE_PARAMS: dict(trained.params)}, metrics, trained.params
         )
 
-    def distil_from_teacher(self, ctx: Context, task: ClientTask, model: Params) -> Params:
+    def train_on_public_set(self, ctx: Context, task: ClientTask, model: Params, round: int) -> Params:
         """The model after learning from the client's teacher; unchanged if it has none."""
         if "teacher" not in task.instruction:
             return model
-        public, before = ctx.require_public_set(), ctx.round - 1
+        public, before = ctx.require_public_set(), round - 1
         rows = public.choose_rows(ctx.seed, before, self.public_size)
         batches = public.shuffle_batches(
             ctx.seed, before, epochs=self.public_epochs, batch_size=self.public_batch_size, rows=rows

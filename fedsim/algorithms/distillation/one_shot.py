@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedsim.algorithms.distillation.public_stage import PublicStage
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive
@@ -44,7 +45,7 @@ from fedsim.core import (
     Reduction,
     ServerState,
 )
-from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast, ServerTraining
+from fedsim.core.capabilities import ClientInstructions, ServerTraining
 from fedsim.core.public_set import ROWS
 from fedsim.errors import FieldError
 from fedsim.learning_tasks.tasks import CLASS_TASKS
@@ -78,7 +79,7 @@ class OneShotState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
+class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
     """Personal models, and a central model that learns from all of them at once.
 
     Attributes:
@@ -137,11 +138,15 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         return average_logits_by_class([each["logits"] for each in said], counts)
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error if the upload round is after the last round."""
-        if self.local_rounds is None or self.local_rounds <= rounds:
-            return ()
-        message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
-        return (FieldError("local_rounds", self.local_rounds, message, hint),)
+        """Errors for an upload round after the last round, and for the scores of a stage that is skipped."""
+        faults = list[FieldError]()
+        if self.local_rounds is not None and self.local_rounds > rounds:
+            message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
+            faults.append(FieldError("local_rounds", self.local_rounds, message, hint))
+        if self.scored_after == "public" and not self.private:
+            message = "has no meaning with private: false, after which clients only train on the public set"
+            faults.append(FieldError("scored_after", "public", message, "leave it out, or set private: true"))
+        return faults
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the upload round is half of the run."""
@@ -169,10 +174,6 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """The soft targets, for a client that does not have them."""
         return {SOFT_TARGETS: state.lesson} if state.lesson and not state.told[client] else {}
-
-    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No payloads: a client's personal model is in its client state."""
-        return {}
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> OneShotState:
         """The soft targets, in the round of the upload; later, the clients that have received them."""
@@ -233,10 +234,10 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Learn the soft targets if there are any, then train on the client's examples."""
-        targets = task.instruction.get(SOFT_TARGETS) or task.client_state.get(SOFT_TARGETS)
+        targets = _find_soft_targets(task)
         model, loss = self.initial_params(ctx, task), torch.zeros(())
         if targets:
-            model, loss = self.distil_soft_targets(ctx, task, model, targets)
+            model, loss = self.distil_soft_targets(ctx, task, model, targets, ctx.round)
         if not targets or self.private:
             trained = self.train_locally(ctx, task, model, ctx.net.parameters)
             model, loss = trained.params, trained.loss
@@ -244,12 +245,17 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         client_state = {PRIVATE_PARAMS: dict(model), **({SOFT_TARGETS: targets} if targets else {})}
         return ClientUpdate({"said": said}, client_state, {"train_loss": loss}, model)
 
+    def train_on_public_set(self, ctx: Context, task: ClientTask, model: Params, round: int) -> Params:
+        """The model after learning the soft targets; unchanged before there are any."""
+        targets = _find_soft_targets(task)
+        return self.distil_soft_targets(ctx, task, model, targets, round)[0] if targets else model
+
     def distil_soft_targets(
-        self, ctx: Context, task: ClientTask, model: Params, targets: Tree
+        self, ctx: Context, task: ClientTask, model: Params, targets: Tree, round: int
     ) -> tuple[Params, Tensor]:
-        """The model after learning the soft targets, and the mean loss."""
+        """The model after learning the soft targets in this round, and the mean loss."""
         batches = ctx.require_public_set().shuffle_batches(
-            ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
+            ctx.seed, round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
         local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
         public_task = task._replace(batches=batches, instruction={SOFT_TARGETS: targets})
@@ -277,3 +283,8 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 def select_batch_rows(targets: Tree, batch: Batch) -> dict[str, Tensor]:
     """The rows of the soft targets for a batch of public examples."""
     return tree.map(lambda leaf: leaf[batch.noise[ROWS]], targets)
+
+
+def _find_soft_targets(task: ClientTask) -> Tree | None:
+    """The soft targets that a client receives now or has received; None before there are any."""
+    return task.instruction.get(SOFT_TARGETS) or task.client_state.get(SOFT_TARGETS)

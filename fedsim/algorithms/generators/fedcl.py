@@ -65,12 +65,11 @@ from torch import Tensor
 
 from fedsim.algorithms.generators.fedcl_state import FedCLState, RunningTauState
 from fedsim.algorithms.generators.fedgen import FedGen, gather_label_counts
-from fedsim.base import rng as streams
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
-from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing, sample_cohort
-from fedsim.techniques.gaussian_mixtures import draw_from_mixture, fit_mixture, pool_draws, quantile
+from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing
+from fedsim.techniques.gaussian_mixtures import pool_draws, quantile
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
 from fedsim.techniques.last_models import (
     EQUAL_POWERS,
@@ -81,18 +80,16 @@ from fedsim.techniques.last_models import (
     make_new_part,
     make_teacher,
 )
-from fedsim.techniques.learning_phases import Phases, PhaseState
+from fedsim.techniques.learning_phases import PhaseSettings, PhaseState
 from fedsim.techniques.superloss import SuperLoss, advance_tau
 from fedsim.training.local_loop import TrainedModel
 from fedsim.training.losses import example_losses, masked_mean, measure_losses
-
-Level = Annotated[float, Range(above=0, below=1)]
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
+class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
     """FedGen's generator, SuperLoss, and phases; without all three and the cohort's mean it is FedAvg.
 
     FedAvg is `alpha: 0, superloss: false, levels: [], average: cohort`. A local step has as many
@@ -104,13 +101,6 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         tau_classes: tau is the logarithm of this number, unless `tau` is given.
         tau: loss that separates easy from hard examples, in nats; it replaces `tau_classes`. `running`
             is the exponential mean of the loss over the rounds, from log `tau_classes`.
-        levels: T_1 ... T_Z, the quantile of difficulty that each phase asks for; [] for no phases.
-        order: order of the phases' levels, from the smallest to the largest (`ascending`) or the reverse.
-        v: share of a client's difficulties that has to be below the threshold.
-        finished: P, share of the clients that have to finish a phase before the next one begins.
-        cap: largest number of rounds of a phase; null divides the run's rounds evenly.
-        components: L, the components of each client's mixture.
-        draws: N_k, how many numbers the server draws from each mixture.
         scored_by: model that measures the difficulties: the client's `trained` model, or the `received` one.
         average: models of which the new model is the plain mean (Eq. 21): the last models of `all` clients,
             or those of the cohort and of the `frozen` clients; `cohort` is FedAvg's mean.
@@ -125,13 +115,6 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     lambda_cl: Positive = 0.5
     tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
     tau: Annotated[float, Range(0, 1000)] | Literal["running"] | None = None
-    levels: tuple[Level, ...] = (0.3, 0.6, 0.9)
-    order: Literal["ascending", "descending"] = "ascending"
-    v: Share = 0.7
-    finished: Annotated[float, Range(above=0, maximum=1)] = 0.8
-    cap: Count | None = None
-    components: Annotated[int, Range(1, 50)] = 3
-    draws: Annotated[int, Range(1, 100_000)] = 100
     scored_by: Literal["trained", "received"] = "trained"
     average: Literal["all", "frozen", "cohort"] = "all"
     selected_only: bool = False
@@ -162,16 +145,6 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         """Tau of the first round; of all rounds unless it is running."""
         return self.tau if isinstance(self.tau, float | int) else log(self.tau_classes)
 
-    def depends_on_num_rounds(self) -> bool:
-        """Whether the phases divide the run's rounds."""
-        return bool(self.levels) and self.cap is None
-
-    def phases(self, ctx: Context) -> Phases:
-        """The rules of the phases."""
-        levels = sorted(self.levels, reverse=self.order == "descending")
-        cap = self.cap or max(1, ctx.rounds // max(1, len(levels)))
-        return Phases(tuple(levels), self.v, self.finished, cap)
-
     def measures_difficulty(self) -> bool:
         """Whether phases or the generator need the clients' difficulties."""
         return bool(self.levels) or self.has_generator()
@@ -190,19 +163,13 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
             sums={} if self.average == "cohort" else init_sums(EQUAL_POWERS, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
             counted=nobody,
-            draws=torch.full(
-                (everybody if self.measures_difficulty() else 0, self.draws), torch.nan, dtype=torch.float64
-            ),
+            draws=self.init_draws(everybody if self.measures_difficulty() else 0),
             standing=PhaseState(frozen=nobody.clone()),
         )
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """A uniform sample of the clients that are not frozen; all of them if they are few."""
-        if not state.standing.frozen.any():
-            return sample_cohort(ctx, rng)
-        ready = state.standing.ready_clients.numpy()
-        chosen = rng.choice(len(ready), min(ctx.cohort_size, len(ready)), replace=False)
-        return sorted(ready[chosen].tolist())
+        return self.sample_ready_clients(ctx, state.standing, rng)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """FedGen's payloads, the difficulty of the features that clients generate, and a running tau."""
@@ -248,10 +215,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
             counted = state.counted.index_fill(0, torch.tensor(came), True)
             chances = (counts / counts.sum()).float() if counts.any() else state.labels
             now = replace(now, counts=counts, counted=counted, labels=chances)
-        draws = state.draws.clone()
-        for client, sent in zip(came, reduced["difficulty"], strict=True):
-            stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
-            draws[client] = draw_from_mixture(sent["mixture"], self.draws, stream)
+        draws = self.update_draws(ctx, state.draws, came, [sent["mixture"] for sent in reduced["difficulty"]])
         standing = self.phases(ctx).advance(state.standing, ctx.round, came, reduced.num_examples, draws)
         return replace(now, draws=draws, standing=standing)
 
@@ -338,8 +302,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         losses = measure_losses(ctx, model or self.initial_params(ctx, task), task.examples)
         rule, sent = self.superloss_rule(self._tau_of(task)), dict[str, Tensor]()
         if self.measures_difficulty():
-            difficulty = rule.difficulty(losses.double()).cpu().numpy()
-            sent["mixture"] = fit_mixture(difficulty, self.components)
+            sent["mixture"] = self.fit_difficulties(rule.difficulty(losses.double()))
         if self.tau == "running":
             sent["loss"] = losses.mean().reshape(1).cpu()
         metrics = dict(update.metrics)

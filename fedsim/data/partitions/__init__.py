@@ -10,7 +10,8 @@ import numpy as np
 from fedsim.base.parameters import find_parameter_faults, list_parameters, make_spec_error
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
-from fedsim.data.partitions.difficulty import BASE, check_difficulty, difficulty, to_base_faults
+from fedsim.data.partitions.base import BASE, to_base_faults
+from fedsim.data.partitions.difficulty import check_difficulty, difficulty
 from fedsim.data.partitions.dirichlet import check_dirichlet, dirichlet
 from fedsim.data.partitions.dirichlet_clients import dirichlet_clients
 from fedsim.data.partitions.file import check_file, file
@@ -25,6 +26,7 @@ from fedsim.data.partitions.labels import (
 )
 from fedsim.data.partitions.natural import check_natural, natural
 from fedsim.data.partitions.partition_input import PartitionCounts, PartitionInput
+from fedsim.data.partitions.parts import check_parts, parts
 from fedsim.data.partitions.quantity import check_quantity, quantity
 from fedsim.data.partitions.sampled import check_sampled, sampled
 from fedsim.data.places import NO_ROOTS, DataRoots
@@ -92,6 +94,12 @@ _OWN: dict[str, PartitionEntry] = {
         check_counts=check_difficulty,
         needs_classes=True,
     ),
+    "parts": PartitionEntry(
+        parts,
+        "another partition with several parts for each client, of which a client holds one",
+        check_counts=check_parts,
+        needs_classes=True,
+    ),
     "natural": PartitionEntry(
         natural, "by the data set's own groups: speakers, celebrities, patients", check_counts=check_natural
     ),
@@ -103,6 +111,10 @@ _OWN: dict[str, PartitionEntry] = {
         check_counts=check_sampled,
     ),
 }
+
+
+MADE_FROM_A_BASE = ("difficulty", "parts")
+"""Kinds that are made from another partition, their base."""
 
 
 def _is_partition_entry(thing: Any) -> bool:
@@ -117,10 +129,10 @@ def find_partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
     if kind not in PARTITIONS:
         return [PARTITIONS.fault("kind", kind)]
     faults = find_parameter_faults(PARTITIONS[kind].make, given)
-    if kind == "difficulty" and not any(fault.path == "base" for fault in faults):
+    if kind in MADE_FROM_A_BASE and not any(fault.path == "base" for fault in faults):
         base = dict(given.get("base", BASE))
         named = base.pop("kind", None)
-        if not isinstance(named, str) or named in ("difficulty", "sampled"):
+        if not isinstance(named, str) or named in (*MADE_FROM_A_BASE, "sampled"):
             hint = "such as {kind: dirichlet, beta: 0.2}"
             return [*faults, FieldError("base.kind", named, "has to be another partition kind", hint)]
         faults += to_base_faults(find_partition_faults(named, base))

@@ -7,8 +7,7 @@ counts, random contents).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,8 @@ from fedsim.base import rng
 from fedsim.base.parameters import Count, Share, make_spec_error
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, partition_from_owners
+from fedsim.data.partitions.base import BASE, check_base, make_base
 from fedsim.data.partitions.partition_input import PartitionCounts, PartitionInput
-from fedsim.errors import FieldError, SpecError
-
-BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
-"""The default base partition, whose class counts are kept."""
 
 EXPERT_EPOCHS = 20
 """Default number of epochs of the expert's training."""
@@ -50,22 +46,7 @@ def difficulty(
         raise make_spec_error(
             "kind", "difficulty", "needs an expert's losses", "an experiment trains an expert by itself"
         )
-    # Imported here: the registry imports this function, and its base needs the registry.
-    from fedsim.data.partitions import make_partition
-
-    try:
-        dealt = make_partition(
-            str(base["kind"]),
-            labels=given.labels,
-            num_clients=given.num_clients,
-            num_classes=given.num_classes,
-            seed=given.seed,
-            groups=given.groups,
-            places=given.places,
-            **{name: value for name, value in base.items() if name != "kind"},
-        )
-    except SpecError as error:
-        raise SpecError(to_base_faults(error.errors)) from None
+    dealt = make_base(given, base, given.num_clients)
     return deal_by_difficulty(dealt, given.labels, given.losses, f_ord, given.seed)
 
 
@@ -75,16 +56,7 @@ def check_difficulty(counts: PartitionCounts, *, base: Mapping[str, Any], **_: o
     Raises:
         SpecError: as `difficulty`.
     """
-    from fedsim.data.partitions import find_faults_by_counts
-
-    parameters = {name: value for name, value in base.items() if name != "kind"}
-    if faults := find_faults_by_counts(str(base["kind"]), parameters, counts):
-        raise SpecError(to_base_faults(faults))
-
-
-def to_base_faults(faults: Iterable[FieldError]) -> list[FieldError]:
-    """The base's errors with the difficulty partition's paths; `num_clients` belongs to both."""
-    return [f if f.path == "num_clients" else f._replace(path=f"base.{f.path}") for f in faults]
+    check_base(counts, base)
 
 
 def deal_by_difficulty(base: Partition, labels: Indices, losses: Array, f_ord: float, seed: int) -> Partition:

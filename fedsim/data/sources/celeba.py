@@ -52,7 +52,7 @@ def celeba(
             (of other people; its validation part is not used).
         size: height and width of the scaled images.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         SpecError: if there is no such attribute.

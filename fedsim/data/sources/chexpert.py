@@ -69,7 +69,7 @@ def chexpert(
         views: frontal images only, or also lateral ones.
         size: height and width of the scaled images.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.

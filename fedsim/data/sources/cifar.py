@@ -36,7 +36,7 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
     Args:
         places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.
@@ -73,7 +73,7 @@ def cifar100(
         places: the data roots.
         labels: the 100 fine classes or the 20 coarse ones.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.

@@ -53,7 +53,7 @@ def image_folder(
         size: height and width of the scaled images; not needed if all images have the same size.
         channels: 3 for colour, 1 for grey.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if there is no such folder in a data root.
@@ -75,7 +75,7 @@ def cinic10(
         places: the data roots.
         validation: whether to train on the 90,000 images of its validation part as well.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.

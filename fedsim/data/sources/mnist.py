@@ -42,7 +42,7 @@ def mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: S
     Args:
         places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if the files are in no data root.
@@ -65,7 +65,7 @@ def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", au
     Args:
         places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if the files are in no data root and not installed.
@@ -97,7 +97,7 @@ def emnist(
         places: the data roots.
         split: `letters` (26 classes, case ignored) or `byclass` (62: digits, capitals, small letters).
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if the files are in no data root.

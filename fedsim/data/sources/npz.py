@@ -49,7 +49,7 @@ def npz(
         tokens: whether x holds token numbers [n, L].
         task: the learning task, if the labels are not classes of whole examples (`auto`).
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; for images.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         SpecError: if `normalise` or `augment` is given, and x does not hold images of uint8.

@@ -24,7 +24,7 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
     Args:
         places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.

@@ -89,7 +89,7 @@ def synthetic_images(
         channels: 3 for colour, 1 for grey.
         contrast: the pattern's share of each pixel; the rest is noise. A small share is hard.
         seed: of the data, independent of the experiment's seed.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         SpecError: if there are too many values.

@@ -31,7 +31,7 @@ def tiny_imagenet(
         places: the data roots.
         size: height and width of the scaled images; the original has 64.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         DataNotFound: if it is in no data root.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.parameters import list_parameters
 from fedsim.curriculum.scores import PREDICTION_SCORES
-from fedsim.data import PARTITIONS, PartitionCounts, find_faults_by_counts
+from fedsim.data import DATASETS, PARTITIONS, PartitionCounts, find_faults_by_counts
 from fedsim.data.client_tests import list_conventions
 from fedsim.data.partitions import find_task_fault
 from fedsim.data.places import DataRoots
@@ -16,6 +17,9 @@ from jobs.spec.checks.name_checks import make_public_set_error, needs_public_set
 from jobs.spec.checks.upload_checks import find_label_faults
 from jobs.spec.dataset_facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
+
+IMAGE_DIMENSIONS = 3
+"""Channels, rows and columns."""
 
 _SPEC_PATHS = {
     "num_clients": "clients.total",
@@ -63,12 +67,22 @@ def find_data_faults(
     share, examples = spec.data.public.fraction, facts.all_examples
     if needs_public_set(spec) and share and not round(share * examples):
         faults.append(make_public_set_error(spec, f"that is none of {examples:,} examples"))
+    if spec.data.public.copies and not _has_images(spec, facts):
+        message = f"are copies of images, and {spec.data.dataset.name} has none"
+        faults.append(FieldError("data.public.copies", spec.data.public.copies, message, "leave it out"))
     if not any(path.startswith("attack") for path in wrong_paths):
         faults += find_label_faults(spec, facts)
     faults += _find_partition_faults(spec, facts, places)
     if facts.file_facts is not None and tests_valid:
         faults += _find_client_test_faults(spec, facts.file_facts)
     return faults
+
+
+def _has_images(spec: JobSpec, facts: DatasetFacts) -> bool:
+    """Whether the examples are images with one label, or several, for the whole image."""
+    name, is_image = spec.data.dataset.name, len(facts.input_shape) == IMAGE_DIMENSIONS
+    parameters = {each.name for each in list_parameters(DATASETS[name].load)}
+    return is_image and facts.task in CLASS_TASKS and ("augment" in parameters or bool(DATASETS.source(name)))
 
 
 def find_task_faults(spec: JobSpec, task: str, *, tests_valid: bool = True) -> list[FieldError]:

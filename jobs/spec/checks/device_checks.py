@@ -52,8 +52,9 @@ def _find_tier_faults(spec: JobSpec) -> list[FieldError]:
     if algorithm is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
         message = f"{spec.algorithm.name} chooses its clients itself"
         faults.append(FieldError(path, "tiers", message, "use another policy or algorithm"))
-    if clients.sampler.name != "uniform" or spec.curriculum.clients is not None:
-        message = "tiers choose the clients, and so does the sampler or the client curriculum"
+    chooses = spec.curriculum.clients is not None or spec.curriculum.phases is not None
+    if clients.sampler.name != "uniform" or chooses:
+        message = "tiers choose the clients, and so does the sampler or the curriculum"
         faults.append(FieldError(path, "tiers", message, "leave one of them out"))
     if clients.total < policy.count * clients.cohort_size:
         message = f"{policy.count} tiers of {clients.total} clients are smaller than a cohort of "

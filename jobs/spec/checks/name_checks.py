@@ -87,6 +87,9 @@ def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     if sampler.needs_clock and spec.devices is None:
         message = "follows the simulated time, and the run has no clock"
         faults.append(FieldError(path, name, message, "set devices, such as devices: phones"))
+    if spec.curriculum.phases is not None:
+        message = "has no choice, because curriculum.phases chooses the clients"
+        faults.append(FieldError(path, name, message, "leave one of them out"))
     curriculum = spec.curriculum.clients
     if curriculum is not None and curriculum.batches != "one":
         message = "has no choice, because curriculum.clients.batches: "
@@ -106,6 +109,8 @@ def find_curriculum_faults(spec: JobSpec) -> list[FieldError]:
     faults, clients = list[FieldError](), curriculum.clients
     if curriculum.data is not None and issubclass(algorithm, BatchPacing):
         faults.append(_make_conflict_error(spec, "data", "chooses the examples of its steps itself"))
+    if curriculum.phases is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
+        faults.append(_make_conflict_error(spec, "phases", "chooses its clients itself"))
     if clients is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
         faults.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
     elif clients is not None and not algorithm.deploys_models and clients.surveys_all_clients:

@@ -57,6 +57,9 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.curriculum.clients is not None:
         message = "asks clients for their losses without noise"
         yield FieldError("curriculum.clients", None, message, "leave it out")
+    if spec.curriculum.phases is not None:
+        message = "asks clients for the losses of their examples without noise"
+        yield FieldError("curriculum.phases", None, message, "leave it out")
     if spec.local.schedule.name == "plateau":
         message = "follows the clients' training losses, which have no noise"
         yield FieldError("local.schedule", "plateau", message, "use another schedule, such as cosine")

@@ -44,13 +44,22 @@ class DataCurriculumSection(PacingSection):
         default=20, ge=1, le=10_000, description="epochs of training for the expert of 'expert_loss'"
     )
 
+    @property
+    def needs_expert(self) -> bool:
+        """Whether an expert scores the examples; a random order needs no scores."""
+        return self.score == "expert_loss" and self.order != "random"
+
 
 class ClientCurriculumSection(PacingSection):
     """The order in which clients are selected; its budget is the rounds of the run."""
 
-    scores: Literal["all", "kept"] = Field(
+    scores: Literal["all", "kept", "expert"] = Field(
         default="all",
-        description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
+        description="all: ask every client before each round; kept: use the last scores of earlier cohorts; "
+        "expert: ask every client once, by an expert's loss",
+    )
+    expert_epochs: Whole = Field(
+        default=20, ge=1, le=10_000, description="epochs of training for the expert of scores: expert"
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
     batches: Literal["one", "all", "together"] = Field(
@@ -74,6 +83,11 @@ class ClientCurriculumSection(PacingSection):
         """Whether every client scores the model before a round; a random order needs no scores."""
         return self.scores == "all" and self.order != "random"
 
+    @property
+    def needs_expert(self) -> bool:
+        """Whether an expert scores the clients; a random order needs no scores."""
+        return self.scores == "expert" and self.order != "random"
+
 
 class LayerCurriculumSection(Section):
     """The rounds in which the blocks before the head open, around any algorithm."""
@@ -89,6 +103,30 @@ class LayerCurriculumSection(Section):
     )
 
 
+class PhaseCurriculumSection(Section):
+    """The phases of FedCL, which all clients pass together, around any algorithm."""
+
+    levels: tuple[Annotated[Number, Field(gt=0, lt=1)], ...] = Field(
+        default=(0.3, 0.6, 0.9), description="the quantile of difficulty that each phase asks for"
+    )
+    order: Literal["ascending", "descending"] = Field(
+        default="ascending", description="order of the levels: from the smallest, or from the largest"
+    )
+    v: Number = Field(
+        default=0.7, ge=0, le=1, description="share of a client's difficulties to reach the goal"
+    )
+    finished: Number = Field(
+        default=0.8, gt=0, le=1, description="share of the clients that ends a phase when they have finished"
+    )
+    cap: Whole | None = Field(
+        default=None, ge=1, le=MAX_ROUNDS, description="most rounds of a phase; null cuts the run evenly"
+    )
+    components: Whole = Field(default=3, ge=1, le=50, description="components of a client's mixture")
+    draws: Whole = Field(
+        default=100, ge=1, le=100_000, description="numbers that the server draws from each mixture"
+    )
+
+
 class Curriculum(Section):
     """The curricula around the algorithm; null is none."""
 
@@ -99,11 +137,28 @@ class Curriculum(Section):
     layers: LayerCurriculumSection | None = Field(
         default=None, description="the openings of the blocks before the head"
     )
+    phases: PhaseCurriculumSection | None = Field(
+        default=None, description="phases that all clients pass together"
+    )
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Curriculum:
+        if self.phases is not None and self.clients is not None:
+            raise make_fault("chooses the clients, and so does curriculum.clients", "leave one out", "phases")
+        return self
+
+    @model_validator(mode="after")
+    def _check_expert(self) -> Curriculum:
+        if len(epochs := self._list_expert_epochs()) > 1 and epochs[0] != epochs[1]:
+            message = f"differs from curriculum.data.expert_epochs, {epochs[0]}, and there is one expert"
+            raise make_fault(message, "give both the same number", "clients.expert_epochs")
+        return self
+
+    def _list_expert_epochs(self) -> list[int]:
+        sections = (self.data, self.clients)
+        return [each.expert_epochs for each in sections if each is not None and each.needs_expert]
 
     @property
     def expert_epochs(self) -> int | None:
-        """Epochs that the expert of the data curriculum trains; None if nothing needs an expert."""
-        data = self.data
-        if data is None or data.score != "expert_loss" or data.order == "random":
-            return None
-        return data.expert_epochs
+        """Epochs that the expert of the curricula trains; None if nothing needs an expert."""
+        return next(iter(self._list_expert_epochs()), None)

@@ -34,6 +34,7 @@ def make_any(kind: str, federation: tuple[np.ndarray, int, int]) -> Partition:
         "shards": {"shards_per_client": 1},
         "sampled": {"size": len(labels) // clients},
         "natural": {"groups": numbers},
+        "parts": {"parts_per_client": 1},
         "difficulty": {"f_ord": 0.5, "losses": np.sin(numbers)},
     }
     return make(kind, federation, **suited.get(kind, {}))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.data.augment import Augment, make_augment
 
 
@@ -14,7 +15,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("step", ["crop", "reflect_crop", "flip", "rotate"])
+@pytest.mark.parametrize("step", ["crop", "reflect_crop", "flip", "rotate", "color"])
 def test_shape_type_and_input_are_kept_and_the_seed_decides(step):
     x = batch()
     before = x.clone()
@@ -82,3 +83,24 @@ def test_steps_follow_one_another_on_one_generator():
     x, generator = batch(), seeded()
     by_hand = Augment(("flip",))(Augment(("crop",))(x, generator), generator)
     assert torch.equal(Augment(("crop", "flip"))(x, seeded()), by_hand)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_change_as_in_torchvision(channels: int):
+    prepare_torchvision()
+    from torchvision.transforms import functional
+
+    x = batch(5, channels=channels)
+    draws = seeded()
+    factors = [1 + 0.4 * (2 * torch.rand(5, generator=draws) - 1) for _ in range(4)]
+    adjust = (
+        functional.adjust_brightness,
+        functional.adjust_contrast,
+        functional.adjust_saturation,
+        functional.adjust_sharpness,
+    )
+    for number, found in enumerate(Augment(("color",))(x, seeded())):
+        image = x[number].float() / 255
+        for step, factor in zip(adjust, factors, strict=True):
+            image = step(image, float(factor[number]))
+        assert (found.float() - 255 * image).abs().max() < 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedsim.data import CONVENTIONS, Dataset, Examples, Partition, make_federation
 from fedsim.data.artifact import save_partition
+from fedsim.data.federation import augment_public
 from fedsim.data.partition_file import load_partition
 from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 from fedsim.errors import DataError, SpecError
@@ -43,6 +44,23 @@ def test_the_public_set_belongs_to_nobody(share: float, seed: int):
     assert np.array_equal(np.sort(np.concatenate(parts)[:, 0]), np.r_[0:400, 1_000:1_150])
     assert len(federation.public) == round(400 * share) + round(150 * share)
     assert len(federation.train.indices) == len(left.train)
+
+
+def test_copies_of_public_images_are_augmented_and_keep_their_labels():
+    x = np.random.default_rng(0).integers(256, size=(7, 3, 8, 8), dtype=np.uint8)
+    public = Examples(x, np.arange(7))
+    assert augment_public(public, ("flip",), 0, seed=1) is public
+    more = augment_public(public, ("flip",), 3, seed=1)
+    assert more.y.tolist() == 4 * list(range(7))
+    assert np.array_equal(more.x[:7], x)
+    flipped = [np.array_equal(copy, x[at % 7][..., ::-1]) for at, copy in enumerate(more.x[7:])]
+    same = [np.array_equal(copy, x[at % 7]) for at, copy in enumerate(more.x[7:])]
+    assert np.array_equal(flipped, ~np.array(same))
+    assert 3 < sum(flipped) < 18
+    assert np.array_equal(more.x, augment_public(public, ("flip",), 3, seed=1).x)
+    assert not np.array_equal(more.x, augment_public(public, ("flip",), 3, seed=2).x)
+    with pytest.raises(DataError, match="no images to augment"):
+        augment_public(numbered(5, 0, 0), ("flip",), 1, seed=1)
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])

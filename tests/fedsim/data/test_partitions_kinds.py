@@ -150,6 +150,9 @@ def test_natural_clients_of_ten_celebrities_leave_the_others_out():
         ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5; the data set has 4"),
         ("dirichlet", {"share": 0.2}, "share", "leaves 2 examples for 5 clients"),
         ("difficulty", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
+        ("parts", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
+        ("parts", {"base": {"kind": "difficulty"}}, "base.kind", "another partition kind"),
+        ("parts", {"parts_per_client": 3}, "parts_per_client", "15 parts are more than the 10 examples"),
     ],
 )
 def test_what_the_classes_and_groups_cannot_serve_is_refused(kind: str, given: dict, path: str, words: str):
@@ -166,6 +169,22 @@ def test_what_the_classes_and_groups_cannot_serve_is_refused(kind: str, given: d
     (fault,) = caught.value.errors
     assert fault.path == path
     assert words in fault.message
+
+
+@pytest.mark.parametrize("base", [{"kind": "label_skew", "share": 0.4}, {"kind": "dirichlet", "beta": 0.3}])
+def test_a_client_holds_one_part_of_several(base: dict):
+    labels = np.random.default_rng(0).integers(5, size=400)
+    given = {"labels": labels, "num_classes": 5, "seed": 3}
+    kind, parameters = base["kind"], {name: value for name, value in base.items() if name != "kind"}
+    found = make_partition("parts", num_clients=4, parts_per_client=3, base=base, **given)
+    cut = make_partition(kind, num_clients=12, **parameters, **given)
+    all_parts = [cut.client_positions(part).tolist() for part in range(12)]
+    numbers = [all_parts.index(found.client_positions(client).tolist()) for client in range(4)]
+    assert len(set(numbers)) == 4
+    whole = make_partition("parts", num_clients=4, parts_per_client=1, base=base, **given)
+    plain = make_partition(kind, num_clients=4, **parameters, **given)
+    assert np.array_equal(whole.indices, plain.indices)
+    assert np.array_equal(whole.offsets, plain.offsets)
 
 
 TEN = PartitionCounts(examples=10, num_clients=5, classes=(2, 2), groups=0)
@@ -186,6 +205,9 @@ TEN = PartitionCounts(examples=10, num_clients=5, classes=(2, 2), groups=0)
         ("quantity", {"min_size": 3}, ["min_size"]),
         ("sampled", {"size": 11}, ["size"]),
         ("difficulty", {"base": {"kind": "pathological", "classes": 3}}, ["base.classes"]),
+        ("parts", {"parts_per_client": 3}, ["parts_per_client"]),
+        ("parts", {"base": {"kind": "dirichlet", "min_size": 2}}, ["base.min_size"]),
+        ("parts", {"base": {"kind": "dirichlet", "min_size": 1}}, []),
         ("iid", {}, []),
         # What is wrong whatever the data is, somebody else says.
         ("pathological", {"clases": 3}, []),

@@ -12,7 +12,8 @@ from scipy import stats
 from benchmarks.places import JOURNALS
 from fedsim.base.statistics import adjust_holm
 from jobs.grid.card import render_claims, write_report
-from jobs.grid.journal import Entry, Journal
+from jobs.grid.journal import Entry, Journal, Spent
+from jobs.grid.markdown import render
 from jobs.grid.table import Table, load_table
 from jobs.grid.verdicts import Outcome, judge_claims
 from tests.jobs.grid.small_table import entry
@@ -181,3 +182,49 @@ def test_the_keys_of_old_journals_are_those_of_the_specs(name: str) -> None:
     lines = (JOURNALS / f"{name}.jsonl").read_text("utf-8").splitlines()
     table = load_table(name)
     assert {json.loads(line)["key"] for line in lines} <= {member.spec_hash for member in table.runs()}
+
+
+SPENT = {1: Spent(bytes=100, simulated_seconds=2.0), 2: Spent(bytes=300, simulated_seconds=7.0)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "plain", "strong", "unit"),
+    [
+        (None, 2, 1, "rounds"),
+        ("bytes", 300, 100, "%"),
+        ("simulated_seconds", 7.0, 2.0, "%"),
+        ("processor_seconds", None, None, "%"),
+    ],
+)
+def test_a_claim_may_be_about_what_a_run_spends_until_it_converges(
+    table: Table, metric: str | None, plain: float | None, strong: float | None, unit: str
+) -> None:
+    """`strong` is within a point of its tail after round 1, and `plain` after round 2."""
+    converged = {**BETTER, **IID, "show": "converged", "metric": metric, "direction": "below"}
+    told = with_claims(table, converged)
+    runs = plant(told, [0.1, 0.1, 0.1])
+    for key, run in runs.items():
+        is_strong = run.labels["mu"] == "strong"
+        curve = {1: run.tail - (0.009 if is_strong else 0.011), 2: run.tail}
+        runs[key] = run.model_copy(update={"curve": curve, "spent": SPENT})
+    [verdict] = judge_claims(told, runs)
+    if strong is None or plain is None:
+        assert verdict.outcome is Outcome.NOT_RUN
+        return
+    assert (verdict.outcome, verdict.value, verdict.baseline) == (Outcome.HELD, strong, plain)
+    assert verdict.unit == unit
+    assert unit != "%" or verdict.scale == pytest.approx(100 / plain)
+
+
+def test_a_table_shows_what_runs_spend_until_they_converge(table: Table) -> None:
+    shown = with_claims(table, BETTER).model_copy(update={"show": ("converged",)})
+    planted = plant(shown, [0.1, 0.1, 0.1])
+    text = render(shown, {key: run.model_copy(update={"spent": SPENT}) for key, run in planted.items()})
+    assert "Simulated seconds of the clients' devices:" in text
+    assert "Processor seconds" not in text
+    assert "7 ± 0" in text
+
+
+def test_only_spent_figures_lead_to_convergence(table: Table) -> None:
+    with pytest.raises(ValueError, match="the metric is one of rounds, bytes"):
+        with_claims(table, {**BETTER, "show": "converged", "metric": "personal_accuracy"})

@@ -36,10 +36,13 @@ BY_ROUNDS: list[dict[str, Any]] = [
     {"algorithm": {"name": "ace_pfl", "curve": "f3"}},
     {"algorithm": {"name": "layer_schedule", "times": "even"}},
     {"algorithm": {"name": "layer_schedule", "times": "even"}, "curriculum": {"data": {}}},
+    {"curriculum": {"phases": {}}},
+    {"algorithm": "cd2_pfed", "curriculum": {"phases": {"cap": 3}}},
 ]
 
 NOT_BY_ROUNDS: list[dict[str, Any]] = [
     {"curriculum": {"data": {}}},
+    {"curriculum": {"phases": {"cap": 3}}},
     {"algorithm": {"name": "fedkd", "local_rounds": 2}},
     {"algorithm": {"name": "fedcl", "cap": 3}},
     {"algorithm": {"name": "fedcl", "levels": []}},

@@ -81,8 +81,26 @@ def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path
     assert np.array_equal(both, population.difficulty)
 
 
+def test_both_curricula_share_one_expert(tmp_path: Path) -> None:
+    by_expert = {"scores": "expert", "expert_epochs": 2}
+    assert experiment(tmp_path, {"clients": by_expert}).expert_epochs == 2
+    data = {"score": "expert_loss", "expert_epochs": 2}
+    assert experiment(tmp_path, {"data": data, "clients": by_expert}).expert_epochs == 2
+    with pytest.raises(SpecError, match=r"differs from curriculum.data.expert_epochs, 2") as caught:
+        experiment(tmp_path, {"data": data, "clients": {"scores": "expert"}})
+    assert [fault.path for fault in caught.value.errors] == ["curriculum.clients.expert_epochs"]
+    unused = {"scores": "all", "expert_epochs": 7}
+    assert experiment(tmp_path, {"data": data, "clients": unused}).expert_epochs == 2
+
+
 @pytest.mark.parametrize(
-    "curriculum", [{}, {"data": {}}, {"data": {"score": "expert_loss", "order": "random"}}]
+    "curriculum",
+    [
+        {},
+        {"data": {}},
+        {"data": {"score": "expert_loss", "order": "random"}},
+        {"clients": {"scores": "expert", "order": "random"}},
+    ],
 )
 def test_nobody_waits_for_an_expert_that_is_not_asked(curriculum: dict[str, Any], tmp_path: Path) -> None:
     assert experiment(tmp_path, curriculum).load_population().difficulty is None

@@ -89,7 +89,7 @@ def hugging_face(
         vocabulary: largest number of tokens of a trained tokenizer.
         length: tokens per text.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; for images.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
 
     Raises:
         SpecError: if a column or a part is missing, or `normalise` or `augment` is given for inputs other
