@@ -49,6 +49,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_every_text_parameter_stays_in_the_data_roots_or_names_no_file",
         f"{SECURITY}::test_a_spec_reaches_no_file_outside_the_data_roots",
         "tests/fedsim/data/test_hugging_face.py::test_a_set_names_no_images_outside_the_data_roots",
+        "tests/fedsim/data/test_hugging_face.py::test_a_set_names_no_files_in_other_columns",
+        "tests/fedsim/data/test_hugging_face.py::test_a_set_of_the_hub_reads_its_own_files_only",
     ),
     "weights-in-data-roots": (
         f"{CALLERS}::test_a_service_reads_no_file_that_a_caller_names",
@@ -76,6 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{LIBRARIES}::test_a_published_model_runs_no_code_and_takes_only_settings",
         f"{LIBRARIES}::test_a_published_configuration_names_no_code_and_no_files",
     ),
+    "images-are-data": ("tests/fedsim/data/test_images.py::test_no_image_is_a_program",),
     "no-pickles": (
         f"{SECURITY}::test_pickles_are_never_opened",
         "tests/fedsim/data/test_images.py::test_a_damaged_cifar_batch_is_named",
