@@ -76,7 +76,7 @@ def answer_question(question: Mapping[str, Any], settings: Settings) -> Any:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise _make_memory_error(spec, settings) from error
+        raise make_memory_error(spec, settings) from error
     return {"spec": checked.spec.model_dump(mode="json"), "warning": checked.warning}
 
 
@@ -85,7 +85,8 @@ def read_check(answer: Mapping[str, Any]) -> CheckedSpec:
     return CheckedSpec(parse_spec(answer["spec"]), answer["warning"])
 
 
-def _make_memory_error(spec: JobSpec, settings: Settings) -> DataError:
+def make_memory_error(spec: JobSpec, settings: Settings) -> DataError:
+    """Make the error for a spec whose data or model needs more memory than one check may use."""
     most = count_check_bytes(settings) / 1e9
     message = f"the data or the model needs more than the {most:,.3g} GB of memory that a check may use"
     error = DataError(message, "use less data; or let the operator of the service raise FEDSIM_CHECK_MEMORY")

@@ -49,7 +49,10 @@ def _is_short(spec: str, settings: Settings) -> bool:
 
 
 def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> JobSize:
-    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short."""
+    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short.
+
+    Small workers do not make a job smaller than one CPU, which its runner and its coordinator take.
+    """
     whole = JobSize(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     if is_short_job(job, settings):
         return JobSize(1, 0)
@@ -59,9 +62,8 @@ def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> J
         return whole
     if asked.workers == "auto":
         return whole
-    return JobSize(
-        asked.workers * asked.cpus_per_worker, asked.workers * asked.gpus_per_worker + asked.server_gpus
-    )
+    cpus = max(1.0, asked.workers * asked.cpus_per_worker)
+    return JobSize(cpus, asked.workers * asked.gpus_per_worker + asked.server_gpus)
 
 
 def fits_beside(job: Job, active: Sequence[Job], settings: Settings, nodes: Sequence[ClusterNode]) -> bool:

@@ -110,7 +110,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SERVER}/test_data_checks.py::test_a_class_map_of_large_data_is_refused_and_others_are_made",
         "tests/jobs/plan/test_checker.py::test_a_check_that_reads_files_or_builds_much_needs_a_process",
         "tests/jobs/plan/test_checker.py::test_a_process_cannot_take_more_memory_than_its_limit",
+        "tests/jobs/plan/test_planner.py::test_a_planner_process_takes_no_more_memory_than_a_check",
         "tests/fedsim/training/test_effort.py::test_the_count_of_a_large_model_takes_no_memory",
+    ),
+    "workers": (
+        "tests/jobs/spec/test_spec_limits.py::test_no_spec_starts_thousands_of_workers_on_a_core",
+        "tests/jobs/queue/test_packing.py::test_a_job_takes_what_its_spec_asks_for",
     ),
     "comparisons": (
         f"{SERVER}/test_comparison.py::test_jobs_with_too_many_rounds_are_refused",
