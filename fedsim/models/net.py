@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
-from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -46,9 +45,6 @@ from fedsim.models.state import (
 __all__ = ["InputForm", "Net", "Params"]
 
 T = TypeVar("T")
-
-_MAKING = Lock()
-"""Held while the structure of a net is made or probed, as by the checks of several callers of a service."""
 
 WHOLE = "model"
 """Name of the only block of a model that declares none."""
@@ -407,13 +403,12 @@ class Net:
 
 
 def _run_in_thread(make: Callable[[], T]) -> T:
-    """Call a function in a new thread, outside any `torch.func.vmap`; one function at a time.
+    """Call a function in a new thread, outside any `torch.func.vmap`.
 
     Initialisers cannot draw random numbers inside vmap, and a loss may be the first in its process to need a
-    net, such as a generator. Without the thread, stacks would fail in some processes and not in others. A
-    probe watches torch's only generator, so that no other thread may use it meanwhile.
+    net, such as a generator. Without the thread, stacks would fail in some processes and not in others.
     """
-    with _MAKING, ThreadPoolExecutor(1) as apart:
+    with ThreadPoolExecutor(1) as apart:
         return apart.submit(make).result()
 
 

@@ -20,7 +20,7 @@ from jobs.run.class_map import load_class_map
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.initial_weights import pin_initial_weights
-from jobs.spec.resolve import check_spec
+from jobs.spec.resolve import MODELS_LOCK, check_spec
 
 
 class CheckedSpec(NamedTuple):
@@ -48,8 +48,9 @@ def check_submission(
     Raises:
         SpecError, DataNotFound, DataError, DoesNotFit: as `jobs.spec.resolve.check_spec`.
     """
-    experiment = check_spec(spec, settings, nodes)
-    warning = describe_long_run(spec, settings, sum(node.cpus for node in nodes or ()))
+    with MODELS_LOCK:
+        experiment = check_spec(spec, settings, nodes)
+        warning = describe_long_run(spec, settings, sum(node.cpus for node in nodes or ()))
     return CheckedSpec(pin_initial_weights(spec, experiment.initial), warning)
 
 

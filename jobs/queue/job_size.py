@@ -14,6 +14,7 @@ from actors.resources import ROUNDING, ClusterNode
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import MODELS_LOCK
 from jobs.spec.run_size import is_short_unread
 from jobs.spec.sections.run_fields import Resources
 from jobs.store.records import Job
@@ -40,7 +41,8 @@ def is_short_job(job: Job, settings: Settings) -> bool:
 @lru_cache(maxsize=4096)
 def _is_short(spec: str, settings: Settings) -> bool:
     try:
-        return is_short_unread(parse_spec(json.loads(spec)), settings)
+        with MODELS_LOCK:
+            return is_short_unread(parse_spec(json.loads(spec)), settings)
     except SpecError:  # of another version of fedsim: the runner reports its faults
         return False
     except Exception:  # one job must not stop the queue: such as a model that does not suit its data any more

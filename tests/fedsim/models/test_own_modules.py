@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -323,31 +320,3 @@ def test_frozen_blocks_keep_their_running_statistics() -> None:
 
 def test_tokens_are_inputs_of_whole_numbers() -> None:
     assert TOKENS.make_examples().dtype == torch.long
-
-
-def test_nets_of_two_threads_do_not_disturb_each_other() -> None:
-    """A service checks the models of several callers at once, and torch has one generator for all of them."""
-    entered, drawn, finished = Event(), Event(), Event()
-
-    class Patient(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            if not self.training and not entered.is_set():
-                entered.set()
-                drawn.wait(0.5)
-            return self.fc(x)
-
-    def draw() -> nn.Module:
-        torch.rand(1, device="cpu")
-        drawn.set()
-        finished.wait(5)
-        return nn.Sequential(OrderedDict(fc=nn.Linear(3, 2)))
-
-    with ThreadPoolExecutor(1) as other:
-        made = other.submit(lambda: entered.wait(5) and Net(draw))
-        assert not Net(Patient, inputs=InputForm((3,))).stochastic
-        finished.set()
-        assert made.result()
