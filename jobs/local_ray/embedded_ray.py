@@ -34,6 +34,9 @@ STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 TAIL_LINES = 15
 
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The variable by which Ray uses loopback, not the external address of the machine; read at its import."""
+
 SETTINGS_OF_JOBS = ("FEDSIM_PLUGINS", "FEDSIM_TRACK")
 """Settings that a job has from its service, and never from the local Ray."""
 
@@ -109,8 +112,7 @@ def make_ray_environment(settings: Settings, address: RayAddress) -> dict[str, s
         "FEDSIM_RAY_ADDRESS": address.gcs,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
-        # As for the keeper: without it, Ray looks for a loopback address at the machine's outward address.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        **ON_LOOPBACK,
     }
 
 

@@ -147,7 +147,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{RAY_CONNECTION}::test_ray_has_a_private_directory_for_as_long_as_it_is_there",
         f"{RAY_CONNECTION}::test_a_directory_that_others_may_use_is_refused",
     ),
-    "ray-on-loopback": (f"{LOCAL_RAY}::test_ray_listens_on_loopback_only",),
+    "ray-on-loopback": (
+        f"{SERVER}/test_work_process.py::test_a_ray_that_a_plan_starts_listens_on_loopback_only",
+        f"{LOCAL_RAY}::test_ray_listens_on_loopback_only",
+    ),
     "ray-asks-for-a-token": (
         f"{LOCAL_RAY}::test_ray_asks_for_the_token",
         f"{RAY_CONNECTION}::test_a_ray_of_our_own_has_a_token_that_only_its_user_can_read",
