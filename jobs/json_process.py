@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fedsim.base.memory_usage import end_first_without_memory
 from fedsim.errors import FedsimError
 
 
@@ -26,6 +27,7 @@ def answer_standard_input(work: Callable[[Any], Any]) -> int:
     Returns:
         The exit code, at the end of standard input.
     """
+    end_first_without_memory()
     output = os.dup(1)
     # Other output goes to standard error, so that standard output holds only the answers.
     os.dup2(2, 1)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from jobs.local_ray.cluster import ClusterState
     from jobs.plan.checker import CheckedSpec
 
-CHECKS_AT_ONCE = 8
+SPECS_AT_ONCE = 8
+"""Specs whose names and fields are checked at the same time."""
+
+CHECKS_AT_ONCE = 1
+"""Checks in the service itself at the same time: they build models, see `jobs.spec.resolve.MODELS_LOCK`."""
 
 ROUND_LOOKUPS_AT_ONCE = 2
 """Requests at the same time that keep all rounds of their jobs in memory."""
@@ -118,6 +122,7 @@ class Service:
             partial(make_environment_with_ray, settings),
             "try again later, or plan on the command line: fedsim plan",
         )
+        self.spec_lookups = Lookups(SPECS_AT_ONCE)
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
         self.round_lookups = Lookups(ROUND_LOOKUPS_AT_ONCE)
         self.data_checker = WorkProcess(

@@ -12,7 +12,7 @@ from typing import Any
 
 from api.server.errors import STATUS_OF_CODE, ServiceBusy
 from fedsim.errors import FieldError, ServiceError, SpecError
-from jobs.local_ray.embedded_ray import find_ray, make_ray_environment, package_path
+from jobs.local_ray.embedded_ray import ON_LOOPBACK, find_ray, make_ray_environment, package_path
 from jobs.local_ray.keeper_files import is_keeper_alive
 from jobs.settings import Settings
 
@@ -264,8 +264,10 @@ def make_environment_with_ray(settings: Settings) -> dict[str, str]:
         ServiceBusy: if the local Ray is starting.
     """
     environment = make_environment(settings)
-    if settings.ray_address is not None or not is_keeper_alive(settings.home):
+    if settings.ray_address is not None:
         return environment
+    if not is_keeper_alive(settings.home):
+        return environment | ON_LOOPBACK  # the process starts a Ray of its own
     if (address := find_ray(settings)) is None:
         raise ServiceBusy("Ray is starting")
     environment.pop("RAY_AUTH_TOKEN", None)

@@ -14,6 +14,8 @@ STATUS = Path("/proc/self/status")
 
 MEMORY = Path("/proc/meminfo")
 
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -50,6 +52,12 @@ def free_bytes() -> int:
     if not MEMORY.exists():
         return machine_bytes()
     return 1024 * _status(MEMORY.read_text())["MemAvailable"]
+
+
+def end_first_without_memory() -> None:
+    """Let the kernel (Linux) end this process before others when memory runs out, as for workers of Ray."""
+    with suppress(OSError):
+        OOM_SCORE.write_text("1000", "ascii")
 
 
 def require_memory(what: str, size: int) -> None:

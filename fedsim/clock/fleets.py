@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isnan
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng
-from fedsim.base.parameters import Positive, find_parameter_faults, make_spec_error
+from fedsim.base.parameters import Range, find_parameter_faults, make_spec_error
 from fedsim.clock.fleet_file import read_fleet_file
-from fedsim.clock.profiles import Amount, DeviceProfile
+from fedsim.clock.profiles import DeviceProfile, Scale
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.errors import SpecError
 
@@ -22,6 +22,9 @@ COLUMNS = tuple(field.name for field in fields(DeviceProfile))
 """The fields of a profile, in order."""
 
 LINK_SPEEDS = ("down_mbps", "up_mbps")
+
+Spread: TypeAlias = Annotated[float, Range(minimum=0, maximum=10)]
+"""The standard deviation of a logarithm."""
 
 
 class Fleet(ABC):
@@ -71,8 +74,8 @@ class Lognormal(Equal):
         link_spread: the same of the speeds of the link; both directions have the same factor.
     """
 
-    spread: Amount = 0.5
-    link_spread: Amount = 0.5
+    spread: Spread = 0.5
+    link_spread: Spread = 0.5
 
     def draw_profile(self, seed: int, client: int) -> DeviceProfile:
         """Return the medians times two factors of the client."""
@@ -120,7 +123,7 @@ class DeviceClass(DeviceProfile):
         share: of the clients, relative to the other classes.
     """
 
-    share: Positive
+    share: Scale
 
 
 LINKS: Mapping[str, DeviceProfile] = {
@@ -155,8 +158,8 @@ class Phones(Fleet):
     """
 
     link: Literal["4g", "5g", "wifi", "mixed"] = "mixed"
-    efficiency: Positive = 1.0
-    link_spread: Amount = 0.5
+    efficiency: Scale = 1.0
+    link_spread: Spread = 0.5
 
     def find_least_memory(self) -> float | None:
         """Return the memory of a low-end phone."""

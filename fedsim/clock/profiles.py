@@ -8,10 +8,13 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from fedsim.base.parameters import Range
 
-Speed: TypeAlias = Annotated[float, Range(above=0)] | None
+Scale: TypeAlias = Annotated[float, Range(minimum=1e-6, maximum=1e12)]
+"""A size in any unit. Without bounds, the seconds of a round would be no finite number."""
+
+Speed: TypeAlias = Scale | None
 """A speed or a size; None for infinite."""
 
-Amount: TypeAlias = Annotated[float, Range(minimum=0)]
+Amount: TypeAlias = Annotated[float, Range(minimum=0, maximum=1e12)]
 """A delay or an energy."""
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Channels: TypeAlias = Literal[1, 3]
+
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000")
+"""The formats that Pillow may open. For EPS it starts Ghostscript, which runs the file as a program."""
 
 _DEEP = frozenset({".png", ".ppm", ".pgm", ".tif", ".tiff"})
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"})
@@ -91,14 +96,30 @@ def _fill_images(
 
 
 def _decode_image(file: Path, size: int | None, channels: Channels) -> Array:
+    with open_image(file, str(file)) as opened:
+        return to_pixels(opened, size, channels, str(file))
+
+
+@contextmanager
+def open_image(source: Path | BytesIO, name: str) -> Iterator[Image]:
+    """Open an image with Pillow, whatever its ending says.
+
+    Args:
+        source: the file, or its bytes.
+        name: of the image, for the message.
+
+    Raises:
+        DataError: if it is no image, truncated, or of a format that Pillow does not decode itself; also for
+            such an error in the block.
+    """
     from PIL import Image as pillow  # only data of images needs it
 
     try:
-        with pillow.open(file) as opened:
-            return to_pixels(opened, size, channels, str(file))
+        with pillow.open(source, formats=_FORMATS) as opened:
+            yield opened
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise DataError(
-            f"{file}: is not a complete image ({error})", "fetch it again, or remove it"
+            f"{name}: is not a complete image ({error})", "fetch it again, or remove it"
         ) from error
 
 

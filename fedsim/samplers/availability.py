@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng as streams
-from fedsim.base.parameters import Positive, Share
+from fedsim.base.parameters import Range, Share
 from fedsim.core import Context
 from fedsim.samplers.sampler import ClientScores, Sampler
 
 DAY_SECONDS = 86_400.0
+
+MeanSeconds: TypeAlias = Annotated[float, Range(minimum=1e-3, maximum=1e12)]
 
 SLOTS_OF_A_STATE = 10
 """Slots of `Markov` in the shorter of its two mean times."""
@@ -104,8 +106,8 @@ class Markov(OnlineClients):
     """
 
     needs_clock: ClassVar[bool] = True
-    online_seconds: Positive = 3600.0
-    offline_seconds: Positive = 3600.0
+    online_seconds: MeanSeconds = 3600.0
+    offline_seconds: MeanSeconds = 3600.0
 
     def find_online(self, ctx: Context) -> NDArray[np.bool_]:
         """Follow the clients from the last new beginning to the present slot, bool `[N]`."""

@@ -34,6 +34,12 @@ STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 TAIL_LINES = 15
 
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The variable by which Ray uses loopback, not the external address of the machine; read at its import."""
+
+SETTINGS_OF_JOBS = ("FEDSIM_PLUGINS", "FEDSIM_TRACK")
+"""Settings that a job has from its service, and never from the local Ray."""
+
 
 @dataclass(frozen=True)
 class RayAddress:
@@ -106,8 +112,7 @@ def make_ray_environment(settings: Settings, address: RayAddress) -> dict[str, s
         "FEDSIM_RAY_ADDRESS": address.gcs,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
-        # As for the keeper: without it, Ray looks for a loopback address at the machine's outward address.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        **ON_LOOPBACK,
     }
 
 
@@ -144,8 +149,9 @@ def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     environment["PYTHONPATH"] = package_path()
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
     environment["FEDSIM_RUNNER_IDLE"] = str(settings.runner_idle_seconds)
-    # Every job can read the environment of Ray's processes: remove the secrets.
-    for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment()):
+    # Every job can read the environment of Ray's processes: remove the secrets. The next service of this home
+    # may have other plug-ins and trackers, or none.
+    for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment(), *SETTINGS_OF_JOBS):
         environment.pop(name, None)
     with (home / LOG).open("wb") as output:
         keeper = subprocess.Popen(

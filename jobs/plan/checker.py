@@ -20,7 +20,7 @@ from jobs.run.class_map import load_class_map
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.initial_weights import pin_initial_weights
-from jobs.spec.resolve import check_spec
+from jobs.spec.resolve import MODELS_LOCK, check_spec
 
 
 class CheckedSpec(NamedTuple):
@@ -48,8 +48,9 @@ def check_submission(
     Raises:
         SpecError, DataNotFound, DataError, DoesNotFit: as `jobs.spec.resolve.check_spec`.
     """
-    experiment = check_spec(spec, settings, nodes)
-    warning = describe_long_run(spec, settings, sum(node.cpus for node in nodes or ()))
+    with MODELS_LOCK:
+        experiment = check_spec(spec, settings, nodes)
+        warning = describe_long_run(spec, settings, sum(node.cpus for node in nodes or ()))
     return CheckedSpec(pin_initial_weights(spec, experiment.initial), warning)
 
 
@@ -76,7 +77,7 @@ def answer_question(question: Mapping[str, Any], settings: Settings) -> Any:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise _make_memory_error(spec, settings) from error
+        raise make_memory_error(spec, settings) from error
     return {"spec": checked.spec.model_dump(mode="json"), "warning": checked.warning}
 
 
@@ -85,7 +86,8 @@ def read_check(answer: Mapping[str, Any]) -> CheckedSpec:
     return CheckedSpec(parse_spec(answer["spec"]), answer["warning"])
 
 
-def _make_memory_error(spec: JobSpec, settings: Settings) -> DataError:
+def make_memory_error(spec: JobSpec, settings: Settings) -> DataError:
+    """Make the error for a spec whose data or model needs more memory than one check may use."""
     most = count_check_bytes(settings) / 1e9
     message = f"the data or the model needs more than the {most:,.3g} GB of memory that a check may use"
     error = DataError(message, "use less data; or let the operator of the service raise FEDSIM_CHECK_MEMORY")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -27,10 +27,12 @@ from actors.resources import (
 )
 from actors.server_placement import ServerPlacement
 from fedsim.checkpoints.experiment_run import Status
+from fedsim.core.error_attribution import is_out_of_memory
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, NoCapacityNow, OutOfMemory, PoolFailed
-from jobs.json_process import answer_standard_input
+from jobs.json_process import answer_standard_input, limit_memory
 from jobs.local_ray.machine import count_cpus
+from jobs.plan.checker import count_check_bytes, make_memory_error
 from jobs.plan.plan import Plan, PlannedClients, PlannedNode, advise_on_rounds, advise_on_workers
 from jobs.run.placement import choose_placement, count_useful_workers
 from jobs.run.ray_connection import connect_to_ray
@@ -197,5 +199,27 @@ def write_notes(plan: Plan, stack: int, load: float) -> Iterator[str]:
         yield "a round is longer than the measuring: its seconds are put together from parts of it"
 
 
+def answer_question(data: Mapping[str, Any], settings: Settings) -> Plan:
+    """Plan the spec of a caller of the service.
+
+    Raises:
+        FedsimError: as `plan`; DataError also if the memory of this process is too small.
+    """
+    spec = parse_spec(data)
+    try:
+        return plan(spec, settings)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise make_memory_error(spec, settings) from error
+
+
+def main() -> int:
+    """Answer the service. This process reads data, as a check does, and may take no more memory."""
+    settings = Settings.from_env()
+    limit_memory(count_check_bytes(settings))
+    return answer_standard_input(lambda data: answer_question(data, settings))
+
+
 if __name__ == "__main__":
-    sys.exit(answer_standard_input(lambda data: plan(parse_spec(data), Settings.from_env())))
+    sys.exit(main())

@@ -14,6 +14,7 @@ from actors.resources import ROUNDING, ClusterNode
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import MODELS_LOCK
 from jobs.spec.run_size import is_short_unread
 from jobs.spec.sections.run_fields import Resources
 from jobs.store.records import Job
@@ -40,7 +41,8 @@ def is_short_job(job: Job, settings: Settings) -> bool:
 @lru_cache(maxsize=4096)
 def _is_short(spec: str, settings: Settings) -> bool:
     try:
-        return is_short_unread(parse_spec(json.loads(spec)), settings)
+        with MODELS_LOCK:
+            return is_short_unread(parse_spec(json.loads(spec)), settings)
     except SpecError:  # of another version of fedsim: the runner reports its faults
         return False
     except Exception:  # one job must not stop the queue: such as a model that does not suit its data any more
@@ -49,7 +51,10 @@ def _is_short(spec: str, settings: Settings) -> bool:
 
 
 def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> JobSize:
-    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short."""
+    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short.
+
+    Small workers do not make a job smaller than one CPU, which its runner and its coordinator take.
+    """
     whole = JobSize(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     if is_short_job(job, settings):
         return JobSize(1, 0)
@@ -59,9 +64,8 @@ def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> J
         return whole
     if asked.workers == "auto":
         return whole
-    return JobSize(
-        asked.workers * asked.cpus_per_worker, asked.workers * asked.gpus_per_worker + asked.server_gpus
-    )
+    cpus = max(1.0, asked.workers * asked.cpus_per_worker)
+    return JobSize(cpus, asked.workers * asked.gpus_per_worker + asked.server_gpus)
 
 
 def fits_beside(job: Job, active: Sequence[Job], settings: Settings, nodes: Sequence[ClusterNode]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import RLock
 from typing import Any
 
 from actors.resources import ClusterNode, place_workers, reserve_server_gpu
@@ -41,6 +42,10 @@ from jobs.spec.fields import Choice
 from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
 from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.upload_wrappers import make_attack, wrap_uploads
+
+MODELS_LOCK = RLock()
+"""Held by the threads of a service while one of them builds the models of a spec. torch has one generator for
+all threads, and fedsim refuses a model that draws from it in evaluation."""
 
 
 def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> Experiment:

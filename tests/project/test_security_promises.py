@@ -49,6 +49,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_every_text_parameter_stays_in_the_data_roots_or_names_no_file",
         f"{SECURITY}::test_a_spec_reaches_no_file_outside_the_data_roots",
         "tests/fedsim/data/test_hugging_face.py::test_a_set_names_no_images_outside_the_data_roots",
+        "tests/fedsim/data/test_hugging_face.py::test_a_set_names_no_files_in_other_columns",
+        "tests/fedsim/data/test_hugging_face.py::test_a_set_of_the_hub_reads_its_own_files_only",
     ),
     "weights-in-data-roots": (
         f"{CALLERS}::test_a_service_reads_no_file_that_a_caller_names",
@@ -76,6 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{LIBRARIES}::test_a_published_model_runs_no_code_and_takes_only_settings",
         f"{LIBRARIES}::test_a_published_configuration_names_no_code_and_no_files",
     ),
+    "images-are-data": ("tests/fedsim/data/test_images.py::test_no_image_is_a_program",),
     "no-pickles": (
         f"{SECURITY}::test_pickles_are_never_opened",
         "tests/fedsim/data/test_images.py::test_a_damaged_cifar_batch_is_named",
@@ -107,7 +110,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SERVER}/test_data_checks.py::test_a_class_map_of_large_data_is_refused_and_others_are_made",
         "tests/jobs/plan/test_checker.py::test_a_check_that_reads_files_or_builds_much_needs_a_process",
         "tests/jobs/plan/test_checker.py::test_a_process_cannot_take_more_memory_than_its_limit",
+        "tests/jobs/plan/test_planner.py::test_a_planner_process_takes_no_more_memory_than_a_check",
         "tests/fedsim/training/test_effort.py::test_the_count_of_a_large_model_takes_no_memory",
+    ),
+    "workers": (
+        "tests/jobs/spec/test_spec_limits.py::test_no_spec_starts_thousands_of_workers_on_a_core",
+        "tests/jobs/queue/test_packing.py::test_a_job_takes_what_its_spec_asks_for",
     ),
     "comparisons": (
         f"{SERVER}/test_comparison.py::test_jobs_with_too_many_rounds_are_refused",
@@ -139,7 +147,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{RAY_CONNECTION}::test_ray_has_a_private_directory_for_as_long_as_it_is_there",
         f"{RAY_CONNECTION}::test_a_directory_that_others_may_use_is_refused",
     ),
-    "ray-on-loopback": (f"{LOCAL_RAY}::test_ray_listens_on_loopback_only",),
+    "ray-on-loopback": (
+        f"{SERVER}/test_work_process.py::test_a_ray_that_a_plan_starts_listens_on_loopback_only",
+        f"{LOCAL_RAY}::test_ray_listens_on_loopback_only",
+    ),
     "ray-asks-for-a-token": (
         f"{LOCAL_RAY}::test_ray_asks_for_the_token",
         f"{RAY_CONNECTION}::test_a_ray_of_our_own_has_a_token_that_only_its_user_can_read",

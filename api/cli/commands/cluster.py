@@ -30,12 +30,12 @@ class PackageSource(NamedTuple):
     """From where the nodes install fedsim.
 
     Attributes:
-        folder: the local folder that `ray up` copies to the nodes.
+        folder: the checkout, which `ray up` copies to the nodes; None if it copies single files.
         requirement: what the nodes install, without extras.
         wheel: a file to copy into the folder first; None if there is none to copy.
     """
 
-    folder: str
+    folder: str | None
     requirement: str
     wheel: Path | None
 
@@ -66,8 +66,14 @@ def init(folder: FolderArgument = Path("."), wheel: WheelOption = None) -> None:
 def _render_config(source: PackageSource) -> str:
     """Render the file of the checkout for another source of the package."""
     text = _find_resource(CONFIG).read_text("utf-8")
+    # Only these files, and not all that stands beside them, such as the keys in a home folder.
+    files = [CONSTRAINTS, *([source.wheel.name] if source.wheel else [])]
+    single = {f"{NODE_FOLDER}/{name}": f"./{name}" for name in files}
+    mounts = single if source.folder is None else {NODE_FOLDER: source.folder}
     changes = {
-        f"  {NODE_FOLDER}: .\n": f"  {NODE_FOLDER}: {json.dumps(source.folder)}\n",
+        f"  {NODE_FOLDER}: .\n": "".join(
+            f"  {there}: {json.dumps(here)}\n" for there, here in mounts.items()
+        ),
         f"'{NODE_FOLDER}[{EXTRAS}]'": f"'{source.requirement}[{EXTRAS}]'",
     }
     for old, new in changes.items():
@@ -89,7 +95,7 @@ def _from_wheel(wheel: Path) -> PackageSource:
     if wheel.suffix != ".whl" or not wheel.is_file():
         hint = "name a file such as fedsim_ray-0.1.0-py3-none-any.whl, made by: pip wheel --no-deps ."
         raise SettingsError(f"--wheel {wheel} is no wheel", hint)
-    return PackageSource(".", f"{NODE_FOLDER}/{wheel.name}", wheel)
+    return PackageSource(None, f"{NODE_FOLDER}/{wheel.name}", wheel)
 
 
 def _find_source() -> PackageSource:
@@ -103,7 +109,7 @@ def _find_source() -> PackageSource:
         raise SettingsError("fedsim is not installed", "name its wheel with --wheel") from error
     origin = installed.read_text("direct_url.json")  # None if pip took fedsim from an index
     if origin is None:
-        return PackageSource(".", f"fedsim-ray=={installed.version}", None)
+        return PackageSource(None, f"fedsim-ray=={installed.version}", None)
     place = Path(unquote(urlparse(json.loads(origin)["url"]).path))
     if place.is_dir():
         return PackageSource(str(place), NODE_FOLDER, None)

@@ -52,7 +52,7 @@ async def check_spec(request: Request, service: ServiceOf) -> SpecCheck:
         return SpecCheck(valid=False, errors=_make_faults(error), data=None, name=None)
     plain = data if isinstance(data, dict) and is_sendable(data) else None
     try:
-        spec = await service.check_lookups.run_work(service.parse_spec, data)
+        spec = await service.spec_lookups.run_work(service.parse_spec, data)
         checked = await service.check_spec(spec)
     except FedsimError as error:
         if error.code not in FIELD_OF_CODE:
@@ -67,7 +67,7 @@ async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Pla
 
     If the job does not fit, `fits` is false, and `message` has the calculation.
     """
-    spec = await service.check_lookups.run_work(service.parse_spec, data)
+    spec = await service.spec_lookups.run_work(service.parse_spec, data)
     found = await service.planner.run(spec.model_dump(mode="json"), request.is_disconnected)
     return Plan.model_validate(found)
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from fedsim.base.memory_usage import free_bytes, machine_bytes
+from fedsim.base.memory_usage import end_first_without_memory, free_bytes, machine_bytes
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.fork_server_process import end_with_parent
 from jobs.run import runner
@@ -200,6 +200,7 @@ class ForkServer:
         """Make this fork a process of its own, without the server's signals, socket and output."""
         os.setpgid(0, 0)
         end_with_parent(signal.SIGKILL)
+        end_first_without_memory()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

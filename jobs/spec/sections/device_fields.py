@@ -18,5 +18,8 @@ class DevicesSection(Section):
         default=0.0, ge=0, lt=1, description="probability that a client vanishes during a round"
     )
     server_gflops: Number | None = Field(
-        default=None, gt=0, description="speed of the server in 10^9 operations per second; null: infinite"
+        default=None,
+        ge=1e-6,
+        le=1e12,
+        description="speed of the server in 10^9 operations per second; null: infinite",
     )

@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 from fedsim.engine.stopping import StopRule
 from jobs.spec.fields import MAX_ROUNDS, Name, Number, Section, Whole, make_fault
 
+LEAST_CPUS = 0.05
+"""Smallest share of a core for a worker. Each worker is a process of some hundred megabytes: a machine must
+not start thousands of them."""
+
 
 class Resources(Section):
     """The resources of the job on the cluster; the number of workers changes no result."""
@@ -16,7 +20,9 @@ class Resources(Section):
     workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
         default="auto", description="how many workers train clients at the same time"
     )
-    cpus_per_worker: Number = Field(default=1.0, gt=0, le=1024, description="CPU cores of each worker")
+    cpus_per_worker: Number = Field(
+        default=1.0, ge=LEAST_CPUS, le=1024, description="CPU cores of each worker"
+    )
     gpus_per_worker: Number = Field(default=0.0, ge=0, le=1024, description="may be a fraction of one GPU")
     server_gpus: Number = Field(
         default=0.0,

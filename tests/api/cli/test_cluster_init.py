@@ -15,26 +15,29 @@ from tests.api.service import Fedsim
 ROOT = Path(__file__).parents[3]
 
 
-def read_source(folder: Path) -> tuple[str, str]:
-    """The folder that the nodes get, and what they install."""
+def read_source(folder: Path) -> tuple[dict[str, str], str]:
+    """What the nodes get besides Ray's token, and what they install."""
     config: Any = yaml.safe_load((folder / "ray_cluster.yaml").read_text("utf-8"))
     [install] = [line for line in config["setup_commands"] if "pip install" in line]
     found = re.search(r"'(.*)\[[a-z,]+\]'", install)
     assert found is not None
     assert (folder / "constraints.txt").read_text("utf-8") == (ROOT / "constraints.txt").read_text("utf-8")
-    return config["file_mounts"]["/home/ray/fedsim"], found[1]
+    assert config["file_mounts"].pop("/home/ray/.ray/auth_token")
+    return config["file_mounts"], found[1]
 
 
 def test_a_checkout_is_copied_to_the_nodes(fedsim: Fedsim, tmp_path: Path) -> None:
     assert fedsim("cluster", "init", str(tmp_path / "new")).code == 0
-    assert read_source(tmp_path / "new") == (str(ROOT), "/home/ray/fedsim")
+    assert read_source(tmp_path / "new") == ({"/home/ray/fedsim": str(ROOT)}, "/home/ray/fedsim")
 
 
-def test_a_wheel_is_copied_beside_the_file(fedsim: Fedsim, tmp_path: Path) -> None:
+def test_a_wheel_is_copied_and_nothing_else_in_the_folder(fedsim: Fedsim, tmp_path: Path) -> None:
     wheel = tmp_path / "fedsim_ray-9-py3-none-any.whl"
     wheel.touch()
     assert fedsim("cluster", "init", str(tmp_path / "new"), "--wheel", str(wheel)).code == 0
-    assert read_source(tmp_path / "new") == (".", f"/home/ray/fedsim/{wheel.name}")
+    files = ("constraints.txt", wheel.name)
+    mounts = {f"/home/ray/fedsim/{name}": f"./{name}" for name in files}
+    assert read_source(tmp_path / "new") == (mounts, f"/home/ray/fedsim/{wheel.name}")
     assert (tmp_path / "new" / wheel.name).is_file()
 
 

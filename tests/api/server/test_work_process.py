@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.server.work_process import WorkProcess, make_environment
+from api.server.work_process import WorkProcess, make_environment, make_environment_with_ray
 from fedsim.errors import ServiceError, SpecError
 from jobs.local_ray.embedded_ray import package_path
 from jobs.settings import Settings
@@ -72,6 +74,16 @@ def test_a_relative_path_of_modules_stays_the_same_place(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", "", "plugins"]))
     assert package_path().split(os.pathsep)[1:] == [str(tmp_path), str(tmp_path / "plugins")]
+
+
+@pytest.mark.slow
+def test_a_ray_that_a_plan_starts_listens_on_loopback_only(tmp_path: Path) -> None:
+    code = "import ray; ray.init(num_cpus=1, logging_level=40); print(ray.nodes()[0]['NodeManagerAddress'])"
+    environment = make_environment_with_ray(Settings(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-1] == "127.0.0.1"
 
 
 def test_an_error_keeps_its_code_and_its_fields(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -60,6 +61,41 @@ def test_a_set_names_no_images_outside_the_data_roots(tmp_path: Path, place: str
     assert load_dataset("hugging_face", roots=[root], path="good").input_shape == (1, 8, 8)
     with pytest.raises(DataError, match=r"image 0 is .*secret\.png', a place outside the data roots"):
         load_dataset("hugging_face", roots=[root], path="bad")
+
+
+@pytest.mark.parametrize("argument", ["inputs", "labels", "groups"])
+def test_a_set_names_no_files_in_other_columns(tmp_path: Path, argument: str):
+    """The library decodes images also in lists, and opens any path in them."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    root = tmp_path / "root"
+    PIL.Image.new("L", (8, 8)).save(tmp_path / "secret.png")
+    stored = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    row = {"bytes": None, "path": str(tmp_path / "secret.png")}
+    features = {"row": datasets.List(datasets.Value("float32")), "label": datasets.Value("int64")}
+    table = {"row": [[1.0, 2.0]] * 4, "label": [0, 1] * 2, "bad": [[row]] * 4}
+    features = datasets.Features(features | {"bad": datasets.List(stored)})
+    datasets.Dataset.from_dict(table, features=features).save_to_disk(str(root / "mine"))
+    info = root / "mine" / "dataset_info.json"
+    described = json.loads(info.read_text())
+    described["features"]["bad"] = {"_type": "List", "feature": {"_type": "Image"}}
+    info.write_text(json.dumps(described))
+    chosen = {"inputs": "row", "labels": "label", argument: "bad"}
+    with pytest.raises(SpecError, match=rf"{argument}.*which fedsim does not read"):
+        hub(root, **chosen)
+
+
+@pytest.mark.parametrize(
+    "place", ["secret.csv", "http://127.0.0.1:9/secret.csv", "hf://datasets/owner/2@main/a"]
+)
+def test_a_set_of_the_hub_reads_its_own_files_only(tmp_path: Path, place: str):
+    """The card of a data set may name any file of this machine, and any address: the library refuses them."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    (tmp_path / "secret.csv").write_text("row,label\n1,secret\n")
+    file = place if ":" in place else str(tmp_path / place)
+    builder = importlib.import_module("datasets.packaged_modules.csv.csv").Csv
+    files = datasets.data_files.DataFilesDict(train=datasets.data_files.DataFilesList([file], [("", "")]))
+    with pytest.raises(ValueError, match="Data files don't belong to owner/set"):
+        builder(cache_dir=str(tmp_path), repo_id="owner/set", hash="0", data_files=files)
 
 
 def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):

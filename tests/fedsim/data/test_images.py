@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from scipy.io import savemat
 
 from fedsim.data import DATASETS, load_dataset
@@ -228,3 +228,21 @@ def test_a_grey_jpeg_becomes_colour(tmp_path: Path):
     Image.new("L", (8, 8), 77).save(folder / "a.jpg")
     data = load_dataset("image_folder", roots=[tmp_path], path="mine", test=None, test_share=0.0)
     assert data.train.x.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["image_folder", "hugging_face"])
+def test_no_image_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """Pillow gives a file of PostScript to Ghostscript, which runs it, whatever the ending of the file is."""
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it ran"))
+    if name == "image_folder":
+        for folder in ("train/a", "train/b", "test/a", "test/b"):
+            (tmp_path / "mine" / folder).mkdir(parents=True)
+            (tmp_path / "mine" / folder / "1.png").write_bytes(program)
+    else:
+        datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+        table = {"image": [{"bytes": program, "path": "1.png"}] * 4, "label": [0, 1] * 2}
+        datasets.Dataset.from_dict(table, features=features).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(DataError, match="is not a complete image"):
+        load_dataset(name, roots=[tmp_path], path="mine")

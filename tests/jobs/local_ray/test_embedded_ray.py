@@ -5,12 +5,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from api.server.work_process import make_environment_with_ray
 from fedsim.errors import RayUnavailable
-from jobs.local_ray import keeper
+from jobs.local_ray import embedded_ray, keeper
 from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
 from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
 from jobs.local_ray.keeper_files import (
@@ -128,6 +129,17 @@ def test_a_ray_that_does_not_start_says_what_its_log_says(tmp_path, monkeypatch)
     with pytest.raises(RayUnavailable, match="broken on purpose") as caught:
         ensure_ray(Settings(tmp_path / "home"), timeout=30)
     assert "exit code 1" in str(caught.value)
+
+
+def test_jobs_have_plugins_and_trackers_from_their_own_service(tmp_path, monkeypatch):
+    """The local Ray outlives its service, and the next one may have none."""
+    started = []
+    fake = lambda *_, env, **__: started.append(env) or SimpleNamespace(wait=int)  # noqa: E731
+    monkeypatch.setattr(embedded_ray.subprocess, "Popen", fake)
+    monkeypatch.setenv("FEDSIM_TRACK", "wandb")
+    embedded_ray._start_keeper(Settings(tmp_path, plugins="mine", track=("wandb",)), tmp_path)
+    assert started[0]["FEDSIM_HOME"] == str(tmp_path)
+    assert not {"FEDSIM_PLUGINS", "FEDSIM_TRACK", "FEDSIM_TOKEN", "FEDSIM_DATABASE_URL"} & started[0].keys()
 
 
 def test_a_keeper_that_never_answers_is_not_waited_for_for_ever(tmp_path):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedsim.errors import DataError
+from fedsim.errors import DataError, SpecError
 from jobs.plan import checker
+from jobs.queue import job_size
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.run_size import needs_data
@@ -48,6 +51,30 @@ def test_a_check_that_reads_files_or_builds_much_needs_a_process(
     fields: dict[str, Any], expected: bool
 ) -> None:
     assert needs_data(parse_spec({"algorithm": "fedavg", **fields})) is expected
+
+
+def test_a_service_builds_the_models_of_one_spec_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that build `resnet50` would draw from one generator, and each would be refused for it."""
+    building, most = list[int](), list[int]()
+
+    def build(*_: Any) -> Any:
+        building.append(1)
+        most.append(len(building))
+        time.sleep(0.02)
+        building.pop()
+        raise SpecError([])
+
+    monkeypatch.setattr(checker, "check_spec", build)
+    monkeypatch.setattr(job_size, "is_short_unread", build)
+    spec, settings = parse_spec({"algorithm": "fedavg"}), Settings(tmp_path)
+    with ThreadPoolExecutor(4) as threads:
+        checks = [threads.submit(checker.check_submission, spec, settings) for _ in range(4)]
+        sizes = [threads.submit(job_size._is_short, f'{{"algorithm": "{n}"}}', settings) for n in range(4)]
+    assert all(isinstance(each.exception(), SpecError) for each in checks)
+    assert not any(each.result() for each in sizes)
+    assert most == [1] * 8
 
 
 def test_data_larger_than_the_memory_is_an_error_with_its_field_and_the_way_out(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.errors import OutOfMemory
+from fedsim.errors import DataError, OutOfMemory
+from jobs.plan import planner
 from jobs.plan.plan import Plan
 from jobs.plan.planner import plan
 from jobs.run.execute import execute
@@ -85,6 +86,22 @@ def test_a_worker_without_enough_memory_is_a_spec_that_does_not_fit(
     found = plan(spec(), settings)
     assert (found.fits, found.hint, found.seconds) == (False, "use less", None)
     assert found.message.startswith("client 3 ran out of memory")
+
+
+def test_a_planner_process_takes_no_more_memory_than_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fill_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setenv("FEDSIM_CHECK_MEMORY", "3")
+    monkeypatch.setattr(planner, "resolve_spec", fill_memory)
+    limits = list[int]()
+    monkeypatch.setattr(planner, "limit_memory", limits.append)
+    monkeypatch.setattr(planner, "answer_standard_input", lambda work: work({"algorithm": "fedavg"}))
+    with pytest.raises(DataError, match="more than the 3 GB of memory that a check may use"):
+        planner.main()
+    assert limits == [3 * 10**9]
 
 
 def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:

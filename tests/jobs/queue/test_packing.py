@@ -36,6 +36,7 @@ def desk(tmp_path: Path) -> Any:
         (LONG, JobSize(4, 2)),
         ({**LONG, "resources": {"workers": 1}}, JobSize(1, 0)),
         ({**LONG, "resources": {"workers": 3, "cpus_per_worker": 0.5}}, JobSize(1.5, 0)),
+        ({**LONG, "resources": {"workers": 1, "cpus_per_worker": 0.05}}, JobSize(1, 0)),
         ({"resources": {"workers": 3, "gpus_per_worker": 0.25, "server_gpus": 0.25}}, JobSize(3, 1)),
     ],
 )

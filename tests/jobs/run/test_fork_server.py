@@ -213,6 +213,10 @@ def test_a_runner_that_ignores_signals_is_killed(forks: Forks) -> None:
     job = forks.submit("stubborn")
     forks.until(lambda: (forks.settings.home / "stubborn").exists())
     assert forks.process.has_runners()
+    # When memory runs out, the kernel ends the runner, and neither its server nor the service.
+    [runner] = Path(f"/proc/{forks.pid()}/task/{forks.pid()}/children").read_text().split()
+    scores = [Path(f"/proc/{process}/oom_score_adj").read_text() for process in (runner, "self")]
+    assert int(scores[0]) == 1000 > int(scores[1])
     forks.cluster.stop(get_ray_job_id(job))
     assert forks.wait(job).exit_code == -signal.SIGKILL
     assert not forks.process.has_runners()

@@ -66,7 +66,16 @@ def test_parameters_reach_the_devices(settings: Settings) -> None:
         ("phone", {}, "devices.fleet.name", "did you mean 'phones'"),
         ({"name": "phones"}, {}, "devices.fleet", "is missing"),
         ({"fleet": {"name": "phones", "link": "3g"}}, {}, "devices.fleet.link", "'4g'"),
-        ({"fleet": {"name": "equal", "gflops": 0}}, {}, "devices.fleet.gflops", "above 0"),
+        ({"fleet": {"name": "equal", "gflops": 0}}, {}, "devices.fleet.gflops", "at least 1e-06"),
+        ({"fleet": {"name": "equal", "up_mbps": 5e-324}}, {}, "devices.fleet.up_mbps", "at least 1e-06"),
+        ({"fleet": {"name": "equal", "latency_ms": 1e308}}, {}, "devices.fleet.latency_ms", "at most 1e+12"),
+        ({"fleet": {"name": "phones", "link_spread": 1e308}}, {}, "devices.fleet.link_spread", "at most 10"),
+        (
+            {"fleet": {"name": "classes", "classes": [{"share": 5e-324}]}},
+            {},
+            "devices.fleet.classes.0.share",
+            "at least 1e-06",
+        ),
         ({"fleet": {"name": "classes", "classes": []}}, {}, "devices.fleet.classes", "has no class"),
         (
             {"fleet": {"name": "classes", "classes": [{"gflops": 2}]}},

@@ -46,6 +46,12 @@ def test_its_parameters_reach_it() -> None:
         ),
         ("day_night", {}, "clients.sampler", "set devices"),
         ("markov", {}, "clients.sampler", "set devices"),
+        (
+            {"name": "markov", "online_seconds": 5e-324},
+            {"devices": "phones"},
+            "clients.sampler.online_seconds",
+            "at least 0.001",
+        ),
         ("oort", {"algorithm": "fedcl"}, "clients.sampler", "fedcl chooses its clients itself"),
         ("power_of_choice", {"algorithm": "fedper"}, "clients.sampler", "has no global model"),
         ("oort", {"curriculum": {"clients": {"batches": "all"}}}, "clients.sampler", "use batches: one"),

@@ -153,3 +153,12 @@ def test_a_name_is_one_line_of_printable_characters(name: str) -> None:
     (fault,) = find_name_faults(parse_spec({"algorithm": "fedavg", "name": name}))
     assert fault.path == "name"
     assert str(fault.value).isascii()
+
+
+def test_no_spec_starts_thousands_of_workers_on_a_core() -> None:
+    """Each worker is a process: 10,000 of them would take a machine down."""
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"algorithm": "fedavg", "resources": {"workers": 10_000, "cpus_per_worker": 0.0001}})
+    (fault,) = caught.value.errors
+    assert (fault.path, fault.message) == ("resources.cpus_per_worker", "is too small")
+    assert "0.05" in fault.hint

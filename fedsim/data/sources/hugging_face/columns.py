@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.data.dataset import Array, Indices
+from fedsim.data.decode import open_image
 from fedsim.data.places import DataRoots
 from fedsim.data.sources.hugging_face.hub import OpenedDataset, import_datasets, is_in_cache
 from fedsim.errors import DataError
@@ -55,13 +57,25 @@ def _choose_column(argument: str, part: Any, usual: Sequence[str], found: Sequen
 
 
 def check_columns(parts: Sequence[Any], columns: Mapping[str, str | None]) -> None:
-    """Raise an error that lists the columns if one of these is missing; None stands for no column."""
+    """Raise an error for a column that is missing, or that the library would decode; None is no column.
+
+    To decode images, sounds or documents, also in lists, the library opens any path and any address that a
+    data set names. fedsim itself opens only the images of the inputs: see `read_images`.
+    """
+    needs_decoding = import_datasets(".features.features").require_decoding
     for part in parts:
         for argument, column in columns.items():
-            if column is not None and column not in part.column_names:
+            if column is None:
+                continue
+            if column not in part.column_names:
                 raise make_spec_error(
                     argument, column, "there is no such column", suggest_name(column, part.column_names)
                 )
+            feature = part.features[column]
+            if needs_decoding(feature) and (argument, _describe_feature(feature)) != ("inputs", "image"):
+                message = f"holds {feature}, which fedsim does not read"
+                hint = "choose a column of numbers or texts, or one image per example for the inputs"
+                raise make_spec_error(argument, column, message, hint)
 
 
 def find_input_kind(folder: Path, parts: Sequence[Any], inputs: str, labels: str) -> str:
@@ -132,9 +146,9 @@ def read_owners(folder: Path, part: Any, column: str) -> Array:
 def read_images(places: DataRoots, folder: Path, part: Any, column: str) -> Iterator[Any]:
     """The images as Pillow's; None for a missing one.
 
-    The library opens any path and any address that a data set names in the place of an image.
+    The library would open any path, any address and any format that a data set names.
     """
-    feature = part.features[column]
+    mode = part.features[column].mode
     stored = part.cast_column(column, import_datasets().Image(decode=False))[column]
     for number, image in enumerate(stored):
         if image is not None and image["bytes"] is None and not is_in_cache(places, image["path"] or ""):
@@ -142,4 +156,14 @@ def read_images(places: DataRoots, folder: Path, part: Any, column: str) -> Iter
                 f"{folder}: image {number} is {image['path']!r}, a place outside the data roots",
                 "save it with save_to_disk, which puts the images into the data set",
             )
-        yield None if image is None else feature.decode_example(image)
+        yield None if image is None else _decode_image(image, mode, f"{folder}: image {number}")
+
+
+def _decode_image(stored: Mapping[str, Any], mode: str | None, name: str) -> Any:
+    """Decode a stored image as the library does: upright, and of the mode of its column."""
+    from PIL import ImageOps
+
+    source = Path(stored["path"]) if stored["bytes"] is None else BytesIO(stored["bytes"])
+    with open_image(source, name) as image:
+        upright = ImageOps.exif_transpose(image)
+    return upright.convert(mode) if mode and mode != upright.mode else upright
