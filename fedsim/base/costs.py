@@ -75,6 +75,9 @@ class ClockReading:
         waited_for: the last client whose update counted; None if the server then waited for others in vain.
         left_out: clients whose updates did not count, because they were late or vanished.
         shortened: number of clients that did less work, to be in time.
+        staleness: mean number of server steps between the download and the arrival of an update, in a round
+            of an asynchronous policy; None in a synchronous round.
+        max_staleness: the largest of these numbers.
     """
 
     total: float
@@ -87,3 +90,5 @@ class ClockReading:
     waited_for: int | None = None
     left_out: tuple[int, ...] = ()
     shortened: int = 0
+    staleness: float | None = None
+    max_staleness: int | None = None
