@@ -102,6 +102,48 @@ def test_parameters_reach_the_devices(settings: Settings) -> None:
             "devices.policy",
             "sampler",
         ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedbuff", "buffer": 21}},
+            {},
+            "devices.policy.buffer",
+            "allowed: 1 to 20",
+        ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedasync", "staleness": "linear"}},
+            {},
+            "devices.policy.staleness",
+            "'hinge'",
+        ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedasync", "alpha": 1.5}},
+            {},
+            "devices.policy.alpha",
+            "at most 1",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedbuff"},
+            {"algorithm": "scaffold"},
+            "devices.policy",
+            "clients also send the payload control",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedbuff"},
+            {"clients": {"sampler": "oort"}},
+            "devices.policy",
+            "chooses the clients of each round together",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedasync"},
+            {"aggregation": "median"},
+            "devices.policy",
+            "no mean of the clients' models",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedasync"},
+            {"evaluation": {"dissimilarity": True}},
+            "devices.policy",
+            "payload change",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(
