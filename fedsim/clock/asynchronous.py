@@ -49,9 +49,9 @@ class Asynchronous(ABC):
     b: Annotated[int, Range(minimum=0)] = 4
 
     @property
-    @abstractmethod
-    def updates_per_round(self) -> int:
-        """The number of updates of a server step, which is a round of the records."""
+    def updates_per_round(self) -> int | None:
+        """The number of updates of a server step, which is a round; None for as many as come in time."""
+        return None
 
     @abstractmethod
     def share(self, staleness: int) -> float:
@@ -90,6 +90,27 @@ class FedBuff(Asynchronous):
     def updates_per_round(self) -> int:
         """K."""
         return self.buffer
+
+    def share(self, staleness: int) -> float:
+        """s(t)."""
+        return self.weigh_staleness(staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiAsynchronous(Asynchronous):
+    """The server steps at a deadline, and keeps late updates for the steps after their arrival.
+
+    Every step fills the free places: of K clients, those that are late stay in flight, and fewer new ones
+    begin. The step is that of FedBuff, with all updates that have arrived. If nobody is in time, the server
+    waits for the first client.
+
+    Attributes:
+        seconds: the deadline, in simulated seconds since the last server step.
+    """
+
+    adds_changes: ClassVar[bool] = True
+
+    seconds: Positive
 
     def share(self, staleness: int) -> float:
         """s(t)."""

@@ -51,10 +51,12 @@ class EndedFlights(NamedTuple):
     Attributes:
         arrived: those whose updates arrived.
         vanished: those whose clients vanished.
+        until: when the server stepped, in simulated seconds since the start of the run.
     """
 
     arrived: tuple[Flight, ...]
     vanished: tuple[Flight, ...]
+    until: float
 
 
 @dataclass(frozen=True)
@@ -116,15 +118,41 @@ class FlightQueue:
         while len(arrived) < size:
             if not self._flights or self._flights[0].end > self.now:
                 self._fill_places(version, measure)
-            flight = heappop(self._flights)
-            self.now = flight.end
-            if flight.vanishes:
-                vanished.append(flight)
-                self._busy.remove(flight.client)
-            else:
-                arrived.append(flight)
+            self._end_flight(arrived, vanished)
+        return self._end_step(arrived, vanished)
+
+    def wait_until_deadline(self, version: int, seconds: float, measure: MeasureSeconds) -> EndedFlights:
+        """Fill the places, and let time pass until a deadline; wait longer if nobody is in time.
+
+        Args:
+            version: number of server steps so far.
+            seconds: from now.
+            measure: returns the seconds of clients that begin now.
+        """
+        arrived, vanished, deadline = list[Flight](), list[Flight](), self.now + seconds
+        self._fill_places(version, measure)
+        while self._flights and (self._flights[0].end <= deadline or not arrived):
+            self._end_flight(arrived, vanished)
+            if not self._flights and not arrived:
+                self._fill_places(version, measure)
+        if self._flights:
+            self.now = max(self.now, deadline)
+        return self._end_step(arrived, vanished)
+
+    def _end_flight(self, arrived: list[Flight], vanished: list[Flight]) -> None:
+        """Let time pass until the next flight ends."""
+        flight = heappop(self._flights)
+        self.now = flight.end
+        if flight.vanishes:
+            vanished.append(flight)
+            self._busy.remove(flight.client)
+        else:
+            arrived.append(flight)
+
+    def _end_step(self, arrived: Sequence[Flight], vanished: Sequence[Flight]) -> EndedFlights:
+        """Let the clients of a server step begin anew from now on."""
         self._busy.difference_update(flight.client for flight in arrived)
-        return EndedFlights(tuple(arrived), tuple(vanished))
+        return EndedFlights(tuple(arrived), tuple(vanished), self.now)
 
     def _fill_places(self, version: int, measure: MeasureSeconds) -> None:
         free = min(self.places - len(self._flights), self.num_clients - len(self._busy))

@@ -9,7 +9,7 @@ from math import ceil, inf
 from typing import Annotated, ClassVar, NamedTuple
 
 from fedsim.base.parameters import Positive, Range
-from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff
+from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, SemiAsynchronous
 
 
 class Decision(NamedTuple):
@@ -146,6 +146,7 @@ POLICIES: Mapping[str, type[Policy | Asynchronous]] = {
     "deadline": Deadline,
     "over_selection": OverSelection,
     "tiers": Tiers,
+    "semi_asynchronous": SemiAsynchronous,
     "fedbuff": FedBuff,
     "fedasync": FedAsync,
 }

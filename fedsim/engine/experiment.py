@@ -96,7 +96,8 @@ class Experiment:
     def updates_per_round(self) -> int:
         """The number of updates that the server takes in a round: a cohort, or an asynchronous buffer."""
         policy = None if self.devices is None else self.devices.policy
-        return policy.updates_per_round if isinstance(policy, Asynchronous) else self.settings.cohort_size
+        fixed = policy.updates_per_round if isinstance(policy, Asynchronous) else None
+        return fixed or self.settings.cohort_size
 
     def load_population(self) -> Population:
         """Load the data, partition it and build the models.

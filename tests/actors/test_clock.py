@@ -7,7 +7,7 @@ import pytest
 from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from fedsim.algorithms import FedAvg, FedPer, Scaffold
-from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff
+from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, SemiAsynchronous
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Lognormal
 from fedsim.clock.policies import Deadline, OverSelection, Policy
@@ -40,7 +40,7 @@ FLEET = Lognormal(gflops=2e-3, down_mbps=1.0, up_mbps=0.2, joules_per_gflop=1.0,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedPer()])
-@pytest.mark.parametrize("policy", [FedBuff(buffer=4), FedAsync()])
+@pytest.mark.parametrize("policy", [FedBuff(buffer=4), FedAsync(), SemiAsynchronous(seconds=0.2)])
 def test_workers_give_the_same_server_steps(
     algorithm: Algorithm, policy: Asynchronous, actor_group: ActorGroup
 ) -> None:

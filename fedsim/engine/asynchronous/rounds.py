@@ -20,7 +20,7 @@ from typing import Any
 
 from fedsim.base.costs import ClockReading
 from fedsim.clients.population import Population
-from fedsim.clock.asynchronous import Asynchronous, explain_waiting
+from fedsim.clock.asynchronous import Asynchronous, SemiAsynchronous, explain_waiting
 from fedsim.clock.devices import Devices
 from fedsim.clock.flights import EndedFlights, Flight, FlightQueue, InFlight
 from fedsim.clock.profiles import ClientWork, DeviceProfile
@@ -90,7 +90,7 @@ class AsynchronousRounds:
         num_clients = population.partition.num_clients
         if reason := explain_waiting(algorithm):
             raise SettingsError(f"asynchronous rounds do not suit the algorithm: {reason}")
-        if policy.updates_per_round > num_clients:
+        if (policy.updates_per_round or 0) > num_clients:
             raise SettingsError(
                 f"{num_clients} clients cannot fill a buffer of {policy.updates_per_round}, "
                 "because each counts at most once"
@@ -115,13 +115,19 @@ class AsynchronousRounds:
         """Let time pass until the updates of a server step are there, and start their training."""
         if self._ended is None:
             self._add_version(number, state)
-            measure = partial(self._measure_seconds, number)
-            self._ended = self._queue.fill_buffer(number, self.policy.updates_per_round, measure)
+            self._ended = self._let_time_pass(number)
         ended = self._ended
         started = self._start_training(number, ended)
         self._forget_versions(number, ended)
         self._ended = None
         return started
+
+    def _let_time_pass(self, number: int) -> EndedFlights:
+        """Let time pass until the next server step."""
+        measure = partial(self._measure_seconds, number)
+        if isinstance(self.policy, SemiAsynchronous):
+            return self._queue.wait_until_deadline(number, self.policy.seconds, measure)
+        return self._queue.fill_buffer(number, self.policy.updates_per_round or 1, measure)
 
     def start_early(self, state: Any, number: int) -> StartedRound | None:
         """Start the next round while this one is evaluated; see `SynchronousRounds.start_early`."""
@@ -233,13 +239,15 @@ class AsynchronousRounds:
                 down, up = sent[client]
                 joules += self._profile(client).measure_joules(ClientWork(down, flops, up))
         last, ages = ended.arrived[-1], [number - flight.version for flight in ended.arrived]
-        seconds, self._read_until = last.end - self._read_until, last.end
+        seconds, self._read_until = ended.until - self._read_until, ended.until
+        has_deadline = self.policy.updates_per_round is None
         return ClockReading(
-            total=last.end,
+            total=ended.until,
             round=seconds,
             clients=seconds,
+            idle=sum(ended.until - flight.end for flight in ended.arrived) if has_deadline else 0.0,
             joules=joules,
-            waited_for=last.client,
+            waited_for=last.client if last.end == ended.until else None,
             left_out=tuple(sorted(flight.client for flight in ended.vanished)),
             staleness=mean(ages),
             max_staleness=max(ages),

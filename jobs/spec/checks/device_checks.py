@@ -70,7 +70,8 @@ def count_updates_per_round(spec: JobSpec) -> int:
         spec: without faults in `devices.policy`.
     """
     policy = _make_policy(spec)
-    return policy.updates_per_round if isinstance(policy, Asynchronous) else spec.clients.cohort_size
+    fixed = policy.updates_per_round if isinstance(policy, Asynchronous) else None
+    return fixed or spec.clients.cohort_size
 
 
 def _make_policy(spec: JobSpec) -> Policy | Asynchronous | None:

@@ -137,3 +137,36 @@ def test_infinitely_fast_clients_never_stop_time() -> None:
         ended = queue.fill_buffer(version, 3, lambda clients: [0.0] * len(clients))
         assert len(ended.arrived) == 3
     assert queue.now == 0
+
+
+def test_a_deadline_keeps_late_clients_in_flight() -> None:
+    """Clients take 1 to 5 seconds; the server steps every 2."""
+    queue = FlightQueue(5, 5, seed=0)
+
+    def step(version: int) -> tuple[list[tuple[int, int]], float]:
+        ended = queue.wait_until_deadline(version, 2.0, lambda clients: [1.0 + client for client in clients])
+        return [(each.client, each.version) for each in ended.arrived], ended.until
+
+    assert [step(version) for version in range(4)] == [
+        ([(0, 0), (1, 0)], 2.0),
+        ([(0, 1), (2, 0), (1, 1), (3, 0)], 4.0),
+        ([(0, 2), (4, 0), (1, 2)], 6.0),
+        ([(0, 3), (2, 2), (1, 3), (3, 2)], 8.0),
+    ]
+
+
+def test_a_deadline_before_the_first_client_waits_for_it() -> None:
+    queue = FlightQueue(3, 3, seed=0)
+    ended = queue.wait_until_deadline(0, 0.5, lambda clients: [4.0 + client for client in clients])
+    assert [(each.client, each.end) for each in ended.arrived] == [(0, 4.0)]
+    assert ended.until == 4.0
+    rest = queue.wait_until_deadline(1, 9.0, lambda clients: [1.0 for _ in clients])
+    assert [each.client for each in rest.arrived] == [0, 1, 2]
+    assert rest.until == 6.0  # all have arrived before the deadline
+
+
+def test_a_deadline_ends_though_clients_vanish() -> None:
+    queue = FlightQueue(3, 30, seed=0, dropout=0.8)
+    for version in range(40):
+        ended = queue.wait_until_deadline(version, 1.0, lambda clients: [0.6 for _ in clients])
+        assert ended.arrived

@@ -14,7 +14,7 @@ import torch
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedAvgM, FedPer, FedProx
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, explain_waiting
+from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, SemiAsynchronous, explain_waiting
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Equal, FileRows, Lognormal
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining
@@ -96,6 +96,20 @@ def test_with_equal_speeds_a_buffer_of_all_is_a_round(name: str) -> None:
         assert (other.clock.staleness, other.clock.max_staleness) == (0, 0)
 
 
+def test_a_late_deadline_is_a_round() -> None:
+    population = federation(cohort_size=4, rounds=3)
+    plain = run(population, Devices(fleet=FLEET))
+    found = run(population, Devices(fleet=FLEET, policy=SemiAsynchronous(seconds=1e6)))
+    for one, other in zip(plain, found, strict=True):
+        assert (one.digest, one.traffic, one.cost) == (other.digest, other.traffic, other.cost)
+        assert one.clock is not None
+        assert other.clock is not None
+        assert one.clock.total == pytest.approx(other.clock.total)
+        assert one.clock.waited_for == other.clock.waited_for
+        assert one.clock.idle == pytest.approx(other.clock.idle)
+        assert one.clock.joules == pytest.approx(other.clock.joules)
+
+
 def test_without_dampening_one_client_is_fedavg() -> None:
     """One client in flight and alpha 1: each step is a round of a cohort of one."""
     population = federation(cohort_size=1, rounds=5)
@@ -124,6 +138,7 @@ POLICIES = [
     FedAsync(staleness="hinge", a=3.0, b=1),
     FedBuff(buffer=3),
     FedBuff(buffer=2, staleness="constant"),
+    SemiAsynchronous(seconds=0.01),
 ]
 
 
@@ -274,7 +289,10 @@ def test_settings_that_cannot_be() -> None:
 # pools and resumed runs
 
 
-@pytest.mark.parametrize("devices", [BUFF, replace(ASYNC, dropout=0.2)])
+SEMI = replace(BUFF, policy=SemiAsynchronous(seconds=0.2), dropout=0.2)
+
+
+@pytest.mark.parametrize("devices", [BUFF, replace(ASYNC, dropout=0.2), SEMI])
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedPer()])
 def test_a_run_goes_on_in_the_middle(algorithm: Algorithm, devices: Devices) -> None:
     population, pool = federation(cohort_size=5, rounds=9), None

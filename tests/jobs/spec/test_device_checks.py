@@ -47,7 +47,8 @@ def test_every_fleet_is_made_from_its_name(name: str, settings: Settings) -> Non
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_is_made_from_its_name(name: str, settings: Settings) -> None:
-    policy = {"name": "deadline", "seconds": 3, "partial": True} if name == "deadline" else name
+    policy: Any = {"name": "deadline", "seconds": 3, "partial": True} if name == "deadline" else name
+    policy = {"name": name, "seconds": 3} if name == "semi_asynchronous" else policy
     devices = resolve_spec(spec_with({"fleet": "equal", "policy": policy}), settings).devices
     assert devices is not None
     assert type(devices.policy) is POLICIES[name]
