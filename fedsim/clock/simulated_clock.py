@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng
-from fedsim.base.costs import ClockReading, Traffic
+from fedsim.base.costs import ClientTime, ClockReading, Traffic, select_latest
 from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.devices import Devices
@@ -194,6 +194,12 @@ class SimulatedClock:
             profile, elapsed = self._profile(client), plan.vanished.get(client, end)
             done = profile.measure_seconds(work).shares_done(min(end, elapsed))
             joules += profile.measure_joules(work, done)
+        begun = self.total + survey.seconds
+        times = [ClientTime(client, begun, begun + arrival) for client, arrival in arrivals.items()]
+        times += [
+            ClientTime(client, begun, begun + min(end, plan.vanished.get(client, end)), counts=False)
+            for client in plan.left_out
+        ]
         speed = self.devices.server_gflops
         server = server_flops / (1e9 * speed) if speed else 0.0
         seconds = survey.seconds + end + server
@@ -209,6 +215,7 @@ class SimulatedClock:
             waited_for=last if last is not None and arrivals[last] == end else None,
             left_out=tuple(sorted(plan.left_out)),
             shortened=len(plan.limits),
+            timeline=select_latest(times),
         )
 
     def time_survey(self, works: Mapping[int, ClientWork]) -> SurveyTime:

@@ -18,7 +18,7 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from fedsim.base.costs import ClockReading
+from fedsim.base.costs import ClientTime, ClockReading, select_latest
 from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous, SemiAsynchronous, explain_waiting
 from fedsim.clock.devices import Devices
@@ -251,4 +251,8 @@ class AsynchronousRounds:
             left_out=tuple(sorted(flight.client for flight in ended.vanished)),
             staleness=mean(ages),
             max_staleness=max(ages),
+            timeline=select_latest(
+                ClientTime(flight.client, flight.start, flight.end, not flight.vanishes)
+                for flight in (*ended.arrived, *ended.vanished)
+            ),
         )

@@ -221,6 +221,9 @@ def test_seconds_joules_and_bytes_of_server_steps() -> None:
     assert [each.max_staleness for each in readings] == [0, 0, 2, 1]
     assert [each.joules for each in readings] == pytest.approx([2 * flops * 6 / 1e9] * 4)
     assert all(each.idle == 0 for each in readings)
+    assert [each[:1] for each in readings[2].timeline] == [(0,), (2,)]
+    assert [each.start for each in readings[2].timeline] == pytest.approx([4, 0])
+    assert [each.end for each in readings[2].timeline] == pytest.approx([5, 5.5])
     assert [result.cost.flops for result in results] == [pytest.approx(2 * flops)] * 4
     assert len({result.traffic.down for result in results}) == 1
 
