@@ -53,6 +53,8 @@ CatalogueKind = Literal[
     "compressors",
     "optimizers",
     "schedules",
+    "fleets",
+    "policies",
 ]
 
 
