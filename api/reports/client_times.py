@@ -57,7 +57,12 @@ def make_client_times_figure(records: Sequence[RoundRecord]) -> Any | None:
         barmode="overlay",
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         xaxis={"title": {"text": "simulated time (s)"}},
-        yaxis={"type": "category", "title": {"text": "client"}},
+        yaxis={
+            "type": "category",
+            "title": {"text": "client"},
+            "categoryorder": "array",
+            "categoryarray": [str(client) for client in sorted(clients, reverse=True)],
+        },
         margin={"l": 60, "r": 20, "t": 40, "b": 50},
     )
     return figure

@@ -54,12 +54,13 @@ function drawTimes(rounds) {
       text: bars.flatMap(({ client, start, end, round }) => Array(3).fill(`client ${client}, round ${round}: ${span(end - start)}`)),
     };
   }).filter(({ x }) => x.length);
+  const clients = [...new Set(rounds.flatMap(({ clock }) => clock.timeline.map(([client]) => client)))].sort((a, b) => b - a);
   const shapes = rounds.map(({ clock }) => ({
     type: "line", x0: clock.total, x1: clock.total, yref: "paper", y0: 0, y1: 1, line: { color: colour("--line"), width: 1, dash: "dot" },
   }));
   const layout = {
     showlegend: true, hovermode: "closest", shapes, margin: { l: 56, r: 14, t: 34, b: 40 },
-    xaxis: axis("simulated time (s)"), yaxis: axis("client", { type: "category", showgrid: false }),
+    xaxis: axis("simulated time (s)"), yaxis: axis("client", { type: "category", showgrid: false, categoryorder: "array", categoryarray: clients.map(String) }),
   };
   return { traces, layout, words: describeTimes(rounds) };
 }

@@ -248,6 +248,7 @@ def test_the_last_rounds_have_a_bar_for_each_client() -> None:
     assert bars["not counted"] == [("9", 78.0, 2.0)]
     assert len(bars["counted"]) == len(bars["waited for"]) == 29
     assert bars["waited for"][-1] == ("5", 78.0, 2.0)
+    assert drawn.layout.yaxis.categoryarray == ("9", "5", "3")
     assert [shape.x0 for shape in drawn.layout.shapes] == [24.0 + 2 * number for number in range(29)]
     assert CLIENT_TIMES in render_report(RunReport("id", "name", "", "", {}, records))
     assert make_client_times_figure([a_round(1)]) is None
