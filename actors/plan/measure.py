@@ -66,7 +66,7 @@ class ProberProcess:
             if text := describe_cpu_fallback(pool.actor_infos):
                 yield Status(text)
             startup = started + perf_counter() - began
-            rounds = ShortRounds(algorithm, pool, share.device)
+            rounds = ShortRounds(algorithm, pool, share.device, experiment.updates_per_round)
             yield from Probe(experiment, rounds, startup).measure(workers, seconds)
         finally:
             actor_group.close()

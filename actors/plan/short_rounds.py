@@ -70,6 +70,12 @@ def time_part(
 class ShortRounds:
     """Rounds of one experiment on its own actors; the server trains on `device`.
 
+    Args:
+        algorithm: of the run.
+        pool: of the run.
+        device: of the server.
+        updates_per_round: see `Experiment`; None for the size of a cohort.
+
     Attributes:
         first_state, previous_state, latest_state: the server state before round 1, before the last whole
             round, and after the last round.
@@ -78,7 +84,10 @@ class ShortRounds:
         overhead, step: seconds of a round's training without clients, and of one local step.
     """
 
-    def __init__(self, algorithm: Algorithm, pool: RayPool, device: str = "cpu") -> None:
+    def __init__(
+        self, algorithm: Algorithm, pool: RayPool, device: str = "cpu", updates_per_round: int | None = None
+    ) -> None:
+        self.updates_per_round = updates_per_round or pool.population.settings.cohort_size
         self.algorithm, self.population, self.pool = algorithm, pool.population, pool
         self.workers, self.device = len(pool.actor_infos), torch.device(device)
         self.few = max(self.workers * pool.stack_size, len(self.population.nets))
@@ -89,11 +98,14 @@ class ShortRounds:
     @cached_property
     def cohorts(self) -> list[list[int]]:
         """The cohorts of the first rounds, as the server state before round 1 gives them."""
-        settings, context = self.population.settings, self.population.context
+        settings = self.population.settings
+        contexts = (
+            replace(self.population.context(number), cohort_size=self.updates_per_round)
+            for number in range(min(settings.rounds, FIRST_ROUNDS))
+        )
         draw = partial(rng.stream, settings.seed, "cohort")
         return [
-            list(select_cohort(self.algorithm, context(number), self.first_state, draw(number)))
-            for number in range(min(settings.rounds, FIRST_ROUNDS))
+            list(select_cohort(self.algorithm, ctx, self.first_state, draw(ctx.round))) for ctx in contexts
         ]
 
     @cached_property

@@ -3,7 +3,7 @@
 import { CATALOGUES } from "./schema.js";
 
 const REPLACES = { "local.steps": "local.epochs", "local.epochs": "local.steps" }; // fields that exclude each other
-const SHORT = { "data.tests": "kind" }; // a section that may be one word, and the field that the word sets
+const SHORT = { "data.tests": "kind", devices: "fleet" }; // a section that may be one word, and the field that the word sets
 
 // `seeds` is the text of several seeds, or null; the data has the first of them.
 export class Draft {

@@ -13,6 +13,8 @@ export const CATALOGUES = {
   "clients.sampler": { kind: "samplers", key: "name", default: "uniform" },
   "local.optimizer": { kind: "optimizers", key: "name", default: "sgd" },
   "local.schedule": { kind: "schedules", key: "name", default: "constant" },
+  "devices.fleet": { kind: "fleets", key: "name", default: null },
+  "devices.policy": { kind: "policies", key: "name", default: "wait" },
   "data.partition": { kind: "partitions", key: "kind", default: "dirichlet", parameters: { beta: 0.5, min_size: 1 } },
 };
 

@@ -10,6 +10,7 @@ import yaml
 
 from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
+from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import ReportFigure, make_clients_figure, make_figures
 from api.reports.formatting import format_bytes, format_metric, format_metric_value
 from api.reports.html_page import render_chart, render_figure, render_page, render_pairs
@@ -58,6 +59,8 @@ def render_report(reported: RunReport) -> str:
         )
     elif reported.class_map_error:
         drawn.append(f"<h2>{TITLE}</h2>\n<p>No class map: {escape(reported.class_map_error)}</p>")
+    if (times := make_client_times_figure(reported.records)) is not None:
+        drawn.append(render_chart(CLIENT_TIMES, "client-times", times, first=not drawn))
     words = [reported.run, reported.state.lower(), reported.message]
     changes, failures = _list_method_changes(reported.records), list_round_failures(reported.records)
     tables = [

@@ -85,6 +85,8 @@ class FedSimClient(BaseClient[httpx.BaseTransport]):
     compressors = run_blocking(ClientMethods.compressors)
     optimizers = run_blocking(ClientMethods.optimizers)
     schedules = run_blocking(ClientMethods.schedules)
+    fleets = run_blocking(ClientMethods.fleets)
+    policies = run_blocking(ClientMethods.policies)
     presets = run_blocking(ClientMethods.presets)
     schema = run_blocking(ClientMethods.schema)
     cluster = run_blocking(ClientMethods.cluster)

@@ -229,7 +229,7 @@ class ClientMethods:
 
         Args:
             kind: algorithms, models, datasets, partitions, samplers, attacks, aggregators, compressors,
-                optimizers, schedules or presets.
+                optimizers, schedules, fleets, policies or presets.
 
         Returns:
             One entry for each name.
@@ -282,6 +282,14 @@ class ClientMethods:
     async def schedules(self) -> list[dict[str, Any]]:
         """List the schedules of the learning rate, each with the JSON schema of its parameters."""
         return await self.catalogue("schedules")
+
+    async def fleets(self) -> list[dict[str, Any]]:
+        """List the fleets of devices, each with the JSON schema of its parameters."""
+        return await self.catalogue("fleets")
+
+    async def policies(self) -> list[dict[str, Any]]:
+        """List the policies of waiting for clients, each with the JSON schema of its parameters."""
+        return await self.catalogue("policies")
 
     async def presets(self) -> list[dict[str, Any]]:
         """List the specs that come with the service."""

@@ -57,6 +57,8 @@ CatalogueKind = Literal[
     "compressors",
     "optimizers",
     "schedules",
+    "fleets",
+    "policies",
 ]
 
 

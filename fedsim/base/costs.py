@@ -6,9 +6,10 @@ Engine, store, REST and files use these two types. The module imports neither to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from operator import add
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,37 @@ class Cost:
         return Cost(*map(add, astuple(self), astuple(other)))
 
 
+MOST_TIMES = 20
+"""The largest number of clients whose times a record has."""
+
+
+class ClientTime(NamedTuple):
+    """When a client was busy with a round.
+
+    Attributes:
+        client: its number.
+        start: when its download began, in simulated seconds since the start of the run.
+        end: when its update arrived, or it vanished, or the server no longer waited for it.
+        counts: whether its update counted.
+    """
+
+    client: int
+    start: float
+    end: float
+    counts: bool = True
+
+
+def select_latest(times: Iterable[ClientTime]) -> tuple[ClientTime, ...]:
+    """Return the clients that ended last, at most `MOST_TIMES`, in order of their ends.
+
+    >>> latest = select_latest(ClientTime(client, 0.0, 9.0 - client % 3) for client in range(30))
+    >>> [each.client for each in latest[:3]], latest[-1].client
+    ([1, 4, 7], 27)
+    """
+    ranked = sorted(times, key=lambda each: (each.end, each.client))
+    return tuple(ranked[-MOST_TIMES:])
+
+
 @dataclass(frozen=True)
 class ClockReading:
     """The simulated seconds and the energy of one round, in a run whose clients have devices.
@@ -75,6 +107,10 @@ class ClockReading:
         waited_for: the last client whose update counted; None if the server then waited for others in vain.
         left_out: clients whose updates did not count, because they were late or vanished.
         shortened: number of clients that did less work, to be in time.
+        staleness: mean number of server steps between the download and the arrival of an update, in a round
+            of an asynchronous policy; None in a synchronous round.
+        max_staleness: the largest of these numbers.
+        timeline: when the clients were busy, of those that ended last (`select_latest`).
     """
 
     total: float
@@ -87,3 +123,6 @@ class ClockReading:
     waited_for: int | None = None
     left_out: tuple[int, ...] = ()
     shortened: int = 0
+    staleness: float | None = None
+    max_staleness: int | None = None
+    timeline: tuple[ClientTime, ...] = ()

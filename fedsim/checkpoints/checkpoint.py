@@ -25,6 +25,7 @@ from fedsim.base.digest import digest
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredClientStates, StoredFile, StoredRecords
+from fedsim.checkpoints.stored_flights import FLIGHTS, load_flights, save_flights
 from fedsim.checkpoints.stored_models import KINDS, StoredModels
 from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
 from fedsim.engine.results import RoundResult
@@ -43,7 +44,7 @@ digest, and `width` is the stack size."""
 
 KEPT_CHECKPOINTS = 2
 MANIFEST = re.compile(r"manifest-(\d{6,})\.json")
-OURS = re.compile(r"\.?(manifest|state|chosen|best|memories|records|probe)-[0-9a-z.-]+")
+OURS = re.compile(r"\.?(manifest|state|flights|chosen|best|memories|records|probe)-[0-9a-z.-]+")
 """Names of the files that a checkpoint may delete. `_Manifest.files` must list every file that a checkpoint
 needs, because all others of these names are deleted."""
 
@@ -59,7 +60,7 @@ class _Manifest:
     def files(self) -> set[str]:
         """Return the names of all files of the checkpoint, including the manifest itself."""
         entries = [self.content["state"], *self.content["memories"], *self.content["records"]]
-        entries += [self.content[kind] for kind in KINDS if self.content.get(kind)]
+        entries += [self.content[kind] for kind in (*KINDS, FLIGHTS) if self.content.get(kind)]
         return {self.name, *(entry["name"] for entry in entries)}
 
 
@@ -182,6 +183,7 @@ class Checkpoints:
             "memory_digest": result.memory_digest,
             "width": result.engine.get("width"),
             "state": state.to_entry(),
+            FLIGHTS: save_flights(self.folder, result.round, result.in_flight),
             **self._models.list_entries(),
             "memories": self._client_states.list_entries(),
             "records": self._records.list_entries(),
@@ -229,6 +231,7 @@ class Checkpoints:
         state = self._unpack_file(StoredFile.from_entry(content["state"]), template)
         if digest(state) != content["digest"]:
             raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
+        flights = load_flights(self.folder, content.get(FLIGHTS), manifest.round, template)
         client_states = StoredClientStates(self.folder, content["memories"])
         records = StoredRecords(self.folder, content["records"])
         memory_digest = content.get("memory_digest")
@@ -256,6 +259,7 @@ class Checkpoints:
             chosen=chosen,
             best=best,
             memory_digest=memory_digest,
+            in_flight=flights,
         )
 
     def _unpack_file(self, file: StoredFile, template: Any = None) -> Any:

@@ -241,7 +241,7 @@ class ExperimentRun(ABC):
                 continue
             result = self.complete_result(result)
             models.add(result)
-            yield replace(result, state=None)
+            yield replace(result, state=None, in_flight=None)
             if checkpoints is not None:
                 checkpoints.note_round(result)
                 policy = self._require_checkpoint_policy()

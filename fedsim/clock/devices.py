@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.fleets import Fleet
 from fedsim.clock.policies import Policy, Wait
 
@@ -16,12 +17,12 @@ class Devices:
 
     Attributes:
         fleet: the devices of the clients; prepared (`Fleet.prepare`).
-        policy: for whom the server waits.
+        policy: for whom the server waits; with an `Asynchronous` one for nobody.
         dropout: probability that a client vanishes during a round.
         server_gflops: speed of the server, in 10^9 counted operations per second; None for infinite.
     """
 
     fleet: Fleet
-    policy: Policy = WAIT
+    policy: Policy | Asynchronous = WAIT
     dropout: float = 0.0
     server_gflops: float | None = None

@@ -9,6 +9,7 @@ from math import ceil, inf
 from typing import Annotated, ClassVar, NamedTuple
 
 from fedsim.base.parameters import Positive, Range
+from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, SemiAsynchronous
 
 
 class Decision(NamedTuple):
@@ -140,10 +141,13 @@ class Tiers(Wait):
         return f"needs {self.count} numbers that are not all 0, one for each tier"
 
 
-POLICIES: Mapping[str, type[Policy]] = {
+POLICIES: Mapping[str, type[Policy | Asynchronous]] = {
     "wait": Wait,
     "deadline": Deadline,
     "over_selection": OverSelection,
     "tiers": Tiers,
+    "semi_asynchronous": SemiAsynchronous,
+    "fedbuff": FedBuff,
+    "fedasync": FedAsync,
 }
 """The policies, by the name that a spec gives them (`devices.policy`)."""

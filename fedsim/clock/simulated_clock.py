@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng
-from fedsim.base.costs import ClockReading, Traffic
+from fedsim.base.costs import ClientTime, ClockReading, Traffic, select_latest
 from fedsim.clients.population import Population
+from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.devices import Devices
 from fedsim.clock.policies import Deadline, Tiers
 from fedsim.clock.profiles import ClientWork, DeviceProfile
@@ -77,6 +78,9 @@ class SimulatedClock:
     def __init__(
         self, devices: Devices, population: Population, meter: CostMeter, total: float = 0.0
     ) -> None:
+        if isinstance(devices.policy, Asynchronous):
+            raise TypeError("this clock has rounds; `AsynchronousRounds` has a clock of its own")
+        self.policy = devices.policy
         self.devices, self.population, self.meter, self.total = devices, population, meter, total
 
     # before the round
@@ -84,16 +88,16 @@ class SimulatedClock:
     @property
     def needs_sizes(self) -> bool:
         """Whether a round has to be planned from the sizes of its messages."""
-        return not self.devices.policy.waits_for_all or self.devices.dropout > 0
+        return not self.policy.waits_for_all or self.devices.dropout > 0
 
     def asked_context(self, ctx: Context) -> Context:
         """Return the round with the number of clients that the server asks as its cohort size."""
-        asked = self.devices.policy.count_asked(ctx.cohort_size, ctx.num_clients)
+        asked = self.policy.count_asked(ctx.cohort_size, ctx.num_clients)
         return ctx if asked == ctx.cohort_size else replace(ctx, cohort_size=asked)
 
     def select_from_tier(self, ctx: Context, stream: np.random.Generator) -> Sequence[int] | None:
         """Return a cohort from one tier, in ascending order; None without tiers."""
-        policy = self.devices.policy
+        policy = self.policy
         if not isinstance(policy, Tiers):
             return None
         weights = np.array(policy.probabilities or [1.0] * policy.count)
@@ -104,7 +108,7 @@ class SimulatedClock:
 
     @cached_property
     def _tiers(self) -> NDArray[np.uint8]:
-        policy = self.devices.policy
+        policy = self.policy
         if not isinstance(policy, Tiers):
             raise RuntimeError("this run has no tiers")
         return find_tiers(self.devices.fleet, self.population, self.meter, policy.count)
@@ -131,7 +135,7 @@ class SimulatedClock:
         arrivals = {client: self._seconds(client, work) for client, work in works.items()}
         vanished = self._draw_vanished(ctx, arrivals)
         staying = {client: seconds for client, seconds in arrivals.items() if client not in vanished}
-        accepted, until = self.devices.policy.decide(staying, vanished, ctx.cohort_size)
+        accepted, until = self.policy.decide(staying, vanished, ctx.cohort_size)
         left_out = {client: work for client, work in works.items() if client not in set(accepted)}
         wasted = Traffic()
         for client in left_out:
@@ -143,7 +147,7 @@ class SimulatedClock:
         self, ctx: Context, state: Any, works: Mapping[int, ClientWork]
     ) -> dict[int, int]:
         """Return the limits of the clients that would be late and can do less; {} without partial work."""
-        policy, most = self.devices.policy, ctx.local.amount
+        policy, most = self.policy, ctx.local.amount
         if not isinstance(policy, Deadline) or not policy.partial:
             return {}
         limits = dict[int, int]()
@@ -190,6 +194,12 @@ class SimulatedClock:
             profile, elapsed = self._profile(client), plan.vanished.get(client, end)
             done = profile.measure_seconds(work).shares_done(min(end, elapsed))
             joules += profile.measure_joules(work, done)
+        begun = self.total + survey.seconds
+        times = [ClientTime(client, begun, begun + arrival) for client, arrival in arrivals.items()]
+        times += [
+            ClientTime(client, begun, begun + min(end, plan.vanished.get(client, end)), counts=False)
+            for client in plan.left_out
+        ]
         speed = self.devices.server_gflops
         server = server_flops / (1e9 * speed) if speed else 0.0
         seconds = survey.seconds + end + server
@@ -205,6 +215,7 @@ class SimulatedClock:
             waited_for=last if last is not None and arrivals[last] == end else None,
             left_out=tuple(sorted(plan.left_out)),
             shortened=len(plan.limits),
+            timeline=select_latest(times),
         )
 
     def time_survey(self, works: Mapping[int, ClientWork]) -> SurveyTime:

@@ -40,6 +40,9 @@ class Algorithm(ABC):
         assumes_sgd: whether the method computes with the steps of SGD, so that clients need that optimizer.
         resizes_model: whether clients send their model in another shape than they received it; attacks and
             robust aggregation then do not suit it.
+        asynchronous: whether a client may train on an older model than the server's present one. The clock
+            then needs no rounds (`fedsim.clock.asynchronous`). False where clients and server keep values
+            that belong to the present model.
         purposes: what the method is for, of `fedsim.core.purposes.PURPOSES`, the main purpose first. A
             subclass has the purposes of its parent unless it declares its own; `FedAvg` has none.
         tasks: the learning tasks that it serves, by name; by default those with class labels. A method that
@@ -69,6 +72,7 @@ class Algorithm(ABC):
     needs_public_set: ClassVar[bool] = False
     assumes_sgd: ClassVar[bool] = False
     resizes_model: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     purposes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[Collection[str]] = CLASS_TASKS
 

@@ -87,6 +87,9 @@ class Wrapper(
     """
 
     own: ClassVar[frozenset[type]] = frozenset()
+    # Of the wrapper alone: `explain_waiting` also asks the algorithm inside.
+    asynchronous: ClassVar[bool] = True
+
     base: Algorithm
 
     def __post_init__(self) -> None:

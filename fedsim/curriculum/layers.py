@@ -57,6 +57,7 @@ class LayerCurriculum(Wrapper):
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
+    asynchronous: ClassVar[bool] = False
 
     order: OpeningOrder = "vanilla"
     times: OpeningTimes = None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
+from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, RunSettings
 from fedsim.data import Dataset, load_dataset, make_federation
@@ -94,6 +95,13 @@ class Experiment:
     stack: StackSetting = "auto"
     stack_sizes: tuple[int, ...] = ()
     graphs: bool = False
+
+    @property
+    def updates_per_round(self) -> int:
+        """The number of updates that the server takes in a round: a cohort, or an asynchronous buffer."""
+        policy = None if self.devices is None else self.devices.policy
+        fixed = policy.updates_per_round if isinstance(policy, Asynchronous) else None
+        return fixed or self.settings.cohort_size
 
     def load_population(self) -> Population:
         """Load the data, partition it and build the models.

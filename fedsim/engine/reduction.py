@@ -50,9 +50,6 @@ def combine_results(
         down: bytes sent to the clients.
         engine: facts about the pool for the round's record, such as its name.
         fingerprint: the digest of the pool's client states; this function updates it.
-
-    Raises:
-        CohortFailed: every client failed.
     """
     total, layouts, up = TreeSum(add_sums), dict[str, Layout](), Counter[str]()
     found: dict[int, ClientOutcome] = {}
@@ -63,7 +60,7 @@ def combine_results(
         up.update(result.bytes_up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
     outcomes = [found[client] for client in cohort if client in found]
-    failures = _failures(ctx, results, cohort, len(outcomes))
+    failures = _failures(results, cohort)
     fingerprint.update(
         {outcome.client: outcome.state_digest for outcome in outcomes if outcome.state_digest is not None}
     )
@@ -92,23 +89,28 @@ def combine_results(
     )
 
 
-def _failures(
-    ctx: Context, results: Sequence[SpanResult], cohort: Sequence[int], reported: int
-) -> dict[int, str]:
-    """Return {client: error text} of the failed clients, in cohort order.
+def _failures(results: Sequence[SpanResult], cohort: Sequence[int]) -> dict[int, str]:
+    """Return {client: error text} of the failed clients, in cohort order."""
+    errors = {client: text for result in results for client, text in result.errors.items()}
+    return {client: errors[client] for client in cohort if client in errors}
+
+
+def require_updates(reduced: ReducedUpdates, failed: str) -> ReducedUpdates:
+    """Return the updates of a cohort.
+
+    Args:
+        reduced: the updates.
+        failed: the beginning of the error message, such as "all 3 clients of round 2 failed".
 
     Raises:
         CohortFailed: every client failed.
     """
-    errors = {client: text for result in results for client, text in result.errors.items()}
-    failures = {client: errors[client] for client in cohort if client in errors}
-    if failures and not reported:
-        client, cause = next(iter(failures.items()))
-        raise CohortFailed(
-            f"all {len(failures)} clients of round {ctx.round + 1} failed; client {client}: {cause}",
-            "faults.client_error: fail shows the first error at once",
-        )
-    return failures
+    if reduced.failed and not reduced.clients:
+        client = reduced.failed[0]
+        cause = reduced.engine["client_errors"][str(client)]
+        hint = "faults.client_error: fail shows the first error at once"
+        raise CohortFailed(f"{failed}; client {client}: {cause}", hint)
+    return reduced
 
 
 NAMED_FAILURES = 5

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedsim.base.costs import ClockReading, Cost, Traffic
+from fedsim.clock.flights import InFlight
 from fedsim.core import PersonalScores
 from fedsim.engine.stopping import RunEnd
 
@@ -36,6 +37,8 @@ class RoundResult:
         personal: scores of the personal models, per client; None if they were not evaluated.
         is_result: whether the result of the run is that of this round, if the run ends here; see `StopRule`.
         clock: the simulated seconds of the round; None in a run without devices.
+        in_flight: the clients that train on after the round, with an asynchronous policy; else None, as in a
+            result received from another process.
         end: why the run ends after this round; None if it goes on, and in a run without a stop rule.
     """
 
@@ -55,6 +58,7 @@ class RoundResult:
     is_result: bool = True
     end: RunEnd | None = None
     clock: ClockReading | None = None
+    in_flight: InFlight | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the round as plain data, as stores and files hold it."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim.base.tree import Tree
+from fedsim.clock.flights import InFlight
 from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
 
 
@@ -27,6 +28,7 @@ class Checkpoint:
         stack_size: number of clients that trained at once in that round; the last bits of the result depend
             on it. None if the file has none.
         chosen: the best model on the validation set until this round; None without a validation set.
+        in_flight: the clients in flight after that round, with an asynchronous policy; else None.
         best: the model that is the result if the run ends now; None if it is that of `state`.
     """
 
@@ -39,3 +41,4 @@ class Checkpoint:
     chosen: ChosenModel | None = None
     memory_digest: str | None = None
     best: BestModel | None = None
+    in_flight: InFlight | None = None

@@ -31,6 +31,7 @@ from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
+from fedsim.engine.asynchronous.rounds import make_rounds
 from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.evaluation.scoring import (
     Personal,
@@ -40,8 +41,7 @@ from fedsim.engine.evaluation.scoring import (
 )
 from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
 from fedsim.engine.results import RoundResult
-from fedsim.engine.round_start import StartedRound, start_next_round, start_round
-from fedsim.engine.round_timing import RoundTiming
+from fedsim.engine.round_start import StartedRound
 from fedsim.engine.server_training import ServerTrainingProgress, train_server
 from fedsim.engine.stopping import StopProgress, StopRule
 from fedsim.engine.worker import one_thread
@@ -158,7 +158,7 @@ def simulate_with_progress(
     server_training = capability(algorithm, ServerTraining)
     trains_first = server_training is not None and server_training.trains_before_evaluation
     meter, has_warned = CostMeter(algorithm, population), False
-    timing = RoundTiming(devices, algorithm, population, meter, resume)
+    starter = make_rounds(algorithm, population, pool, devices, meter, resume)
     server_device = torch.device(device)
     next_round: StartedRound | None = None
     if stop is not None and resume is not None:
@@ -168,7 +168,7 @@ def simulate_with_progress(
     for number in range(resume.round if resume else 0, last):
         clock, is_last = Clock(), number + 1 == last
         # Step 1: start the clients, unless step 6 of the previous round has started them.
-        started = next_round or start_round(algorithm, population, pool, state, number, timing)
+        started = next_round or starter.start(state, number)
         ctx = started.ctx
         with one_thread():
             # Step 2: wait for the client updates, reduced to sums and means.
@@ -176,13 +176,13 @@ def simulate_with_progress(
             clock.end_part("train")
             has_warned = has_warned or _warn_if_no_mean(algorithm, ctx, reduced)
             # Step 3: aggregate.
-            with attribute_server_errors(algorithm, "aggregate"), timing.server_counter:
+            with attribute_server_errors(algorithm, "aggregate"), starter.server_counter:
                 state = algorithm.aggregate(ctx, started.state, reduced)
         # Step 5, before step 4: train on the server, where the evaluation needs the trained state.
         if trains_first:
             clock.end_part("server")
             state = yield from train_server(
-                algorithm, ctx, state, reduced, server_device, timing.server_counter
+                algorithm, ctx, state, reduced, server_device, starter.server_counter
             )
             clock.end_part("learn")
         # Step 4: start the evaluation.
@@ -192,17 +192,16 @@ def simulate_with_progress(
         # Step 5: train on the server, while the evaluation runs.
         if not trains_first:
             state = yield from train_server(
-                algorithm, ctx, state, reduced, server_device, timing.server_counter
+                algorithm, ctx, state, reduced, server_device, starter.server_counter
             )
             clock.end_part("learn")
-        reading = timing.read_round(started.timed, reduced)
+        reading, in_flight = started.read_clock(reduced), starter.list_in_flight()
         # Step 6: start the clients of the next round, unless the scores may end the run.
         may_go_on = not is_last and stop is None
-        next_args = (algorithm, population, pool, state, number + 1, timing)
-        next_round = start_next_round(*next_args) if may_go_on else None
+        next_round = starter.start_early(state, number + 1) if may_go_on else None
         # Step 7: make the round's result, without scores.
         unscored = _make_unscored_result(algorithm, meter, started, state, reduced)
-        unscored = replace(unscored, clock=reading)
+        unscored = replace(unscored, clock=reading, in_flight=in_flight)
         clock.end_part("server")
         # Step 8: wait for the scores.
         yield from evaluation.wait(clock)
@@ -274,8 +273,8 @@ def _make_unscored_result(
         cohort=started.cohort,
         failed=reduced.failed,
         metrics=reduced.metrics,
-        traffic=reduced.traffic + started.survey_traffic + started.timed.plan.wasted,
-        cost=meter.training_cost(started.timed.ctx, started.state, reduced.clients),
+        traffic=reduced.traffic + started.other_traffic,
+        cost=started.count_cost(meter, reduced),
         engine=reduced.engine,
         method=method,
     )

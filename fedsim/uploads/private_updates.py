@@ -103,6 +103,7 @@ class PrivateUpdates(StatefulWrapper):
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
+    asynchronous: ClassVar[bool] = False
 
     kind: PrivacyKind = "central"
     clip: Positive = 1.0

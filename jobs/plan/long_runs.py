@@ -10,6 +10,7 @@ from fedsim.core.capabilities import ServerTraining
 from fedsim.errors import DataNotFound
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.checks.device_checks import count_updates_per_round
 from jobs.spec.dataset_facts import look_up_facts
 from jobs.spec.run_size import FLOPS_PER_CORE, count_flops
 
@@ -36,7 +37,7 @@ def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | N
     facts = look_up_facts(spec, settings)
     if facts is None or spec.resources.gpus_per_worker or cpus < 1:
         return None
-    workers = min(cpus, spec.clients.cohort_size)
+    workers = min(cpus, count_updates_per_round(spec))
     try:
         hours = count_flops(spec, facts, settings) / (FLOPS_PER_CORE * workers * 3600)
     except DataNotFound:  # weights that only the run downloads

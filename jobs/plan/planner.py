@@ -133,7 +133,7 @@ def measure(
 
 def draft_plan(spec: JobSpec, experiment: Experiment, workers: int | None = None) -> Plan:
     """Return the part of a plan that needs no measurement."""
-    rounds, every, cohort = spec.rounds, spec.evaluation.every, experiment.settings.cohort_size
+    rounds, every, cohort = spec.rounds, spec.evaluation.every, experiment.updates_per_round
     each = -(-cohort // (workers or 1))
     clients = PlannedClients(total=experiment.num_clients, per_round=cohort, per_worker=each)
     return Plan(fits=True, rounds=rounds, evaluations=-(-rounds // every), clients=clients, workers=workers)

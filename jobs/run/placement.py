@@ -15,7 +15,7 @@ def count_useful_workers(experiment: Experiment) -> int:
 
     With several architectures, the cohort is assumed to have equally many clients of each.
     """
-    return count_blocks(range(experiment.settings.cohort_size), experiment.stack_sizes or (1,))
+    return count_blocks(range(experiment.updates_per_round), experiment.stack_sizes or (1,))
 
 
 def choose_placement(

@@ -14,6 +14,9 @@ from fedsim.algorithms.costs import MethodCost, read_costs
 from fedsim.base.paper_docs import read_paper
 from fedsim.base.parameter_docs import read_parameter_docs
 from fedsim.base.parameters import Parameter, Range, list_parameters
+from fedsim.clock.asynchronous import Asynchronous
+from fedsim.clock.fleets import FLEETS, Fleet
+from fedsim.clock.policies import POLICIES, Policy
 from fedsim.core import Algorithm
 from fedsim.core.optimizers import OPTIMIZERS, LocalOptimizer
 from fedsim.core.purposes import find_purpose
@@ -36,6 +39,8 @@ Kind = Literal[
     "compressors",
     "optimizers",
     "schedules",
+    "fleets",
+    "policies",
 ]
 Entry = dict[str, Any]
 
@@ -53,7 +58,7 @@ def catalogue(kind: Kind) -> list[Entry]:
 
     Args:
         kind: "algorithms", "models", "datasets", "partitions", "samplers", "attacks", "aggregators",
-            "compressors", "optimizers" or "schedules".
+            "compressors", "optimizers", "schedules", "fleets" or "policies".
 
     Returns:
         Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's
@@ -136,7 +141,9 @@ def _describe_partition(name: str, entry: Any) -> Entry:
     }
 
 
-_Setting: TypeAlias = LocalOptimizer | Schedule | Sampler | Attack | Aggregator | Compressor
+_Setting: TypeAlias = (
+    LocalOptimizer | Schedule | Sampler | Attack | Aggregator | Compressor | Fleet | Policy | Asynchronous
+)
 
 
 def _describe_setting(name: str, setting: type[_Setting]) -> Entry:
@@ -154,6 +161,8 @@ _ENTRIES: Mapping[str, tuple[Mapping[str, Any], Callable[[str, Any], Entry]]] = 
     "compressors": (COMPRESSORS, _describe_setting),
     "optimizers": (OPTIMIZERS, _describe_setting),
     "schedules": (SCHEDULES, _describe_setting),
+    "fleets": (FLEETS, _describe_setting),
+    "policies": (POLICIES, _describe_setting),
 }
 
 

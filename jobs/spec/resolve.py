@@ -34,7 +34,7 @@ from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
 from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.checks.data_checks import find_data_faults
-from jobs.spec.checks.device_checks import find_memory_faults, make_devices
+from jobs.spec.checks.device_checks import find_asynchronous_faults, find_memory_faults, make_devices
 from jobs.spec.checks.local_checks import make_schedule, prefix_paths
 from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
@@ -85,7 +85,7 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
             faults += find_data_faults(spec, facts, DataRoots(settings.data_roots), wrong_paths)
             nets, model_faults = _make_nets(spec, settings, facts, initial, wrong_paths, fetch=fetch)
             faults += model_faults + find_memory_faults(spec, devices, nets)
-    if faults:
+    if faults or (faults := find_asynchronous_faults(spec, make_algorithm(spec))):
         raise SpecError(faults)
     return _build_experiment(spec, settings, nets, initial, devices)
 

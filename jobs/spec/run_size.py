@@ -23,6 +23,7 @@ from fedsim.plugins import Registry
 from fedsim.training.flops import example_flops
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.checks.device_checks import count_updates_per_round
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
 from jobs.spec.fields import Choice
 from jobs.spec.resolve import make_spec_net
@@ -165,7 +166,7 @@ def _is_short(spec: JobSpec, settings: Settings, facts: DatasetFacts | None) -> 
 
 def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
     """Estimate the seconds of a run in one process: its FLOPs and its local steps."""
-    visits = spec.rounds * spec.clients.cohort_size
+    visits = spec.rounds * count_updates_per_round(spec)
     tuned = spec.clients.total * _count_personal_evaluations(spec)
     steps = spec.local.steps
     if steps is None:
@@ -189,7 +190,7 @@ def _count_personal_evaluations(spec: JobSpec) -> int:
 def _count_state_bytes(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> int:
     """Count the bytes of the client states of a run, each as large as the model, at most."""
     places = DataRoots(settings.data_roots)
-    visited = min(spec.clients.total, spec.rounds * spec.clients.cohort_size)
+    visited = min(spec.clients.total, spec.rounds * count_updates_per_round(spec))
     sizes = (make_spec_net(model, facts, places).count_parameters() for model in spec.models)
     return visited * NUMBER_BYTES * max(sizes)
 
@@ -204,7 +205,7 @@ def count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float
         examples = (local.epochs or 1) * facts.examples / spec.clients.total
     else:
         examples = local.steps * local.batch_size
-    trained = spec.rounds * spec.clients.cohort_size * examples * step
+    trained = spec.rounds * count_updates_per_round(spec) * examples * step
     tests = facts.file_facts.tests if facts.file_facts else TEST_SHARE * facts.examples
     return float(trained + spec.rounds // spec.evaluation.every * tests * forward)
 

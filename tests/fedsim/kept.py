@@ -9,6 +9,7 @@ from typing import Any
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
+from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, ServerState
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -27,12 +28,13 @@ def run(
     every: int = 2,
     rounds: int | None = None,
     resume: bool = False,
+    devices: Devices | None = None,
 ) -> tuple[list[RoundResult], SerialPool]:
     """A run that is checkpointed, or one that goes on."""
     pool, kept = SerialPool(algorithm, population), Checkpoints(str(folder), {"algorithm": "it"})
     checkpoint = kept.load(algorithm.init_server_state(population.context(0))) if resume else None
     results = []
-    for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint):
+    for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint, devices=devices):
         results.append(result)
         kept.note_round(result)
         if result.round % every == 0:

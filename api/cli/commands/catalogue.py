@@ -42,6 +42,8 @@ _SINGULAR = {
     "compressors": "compressor",
     "optimizers": "optimizer",
     "schedules": "schedule",
+    "fleets": "fleet",
+    "policies": "policy",
 }
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
@@ -117,6 +119,16 @@ def schedules(name: NameArgument = None, format: FormatOption = Format.TEXT, url
     _show("schedules", name, format, url)
 
 
+def fleets(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the fleets: the devices of the clients (devices.fleet)."""
+    _show("fleets", name, format, url)
+
+
+def policies(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+    """List the policies: for whom the server waits (devices.policy)."""
+    _show("policies", name, format, url)
+
+
 def presets(name: PresetArgument = None, format: FormatOption = Format.TEXT) -> None:
     """List the presets: specs that come with fedsim. With a name, print the YAML of one."""
     from api.cli.display import make_data_console, make_plain_text, make_table, print_json
@@ -171,6 +183,8 @@ def register(app: typer.Typer) -> None:
         compressors,
         optimizers,
         schedules,
+        fleets,
+        policies,
         presets,
         schema,
     ):

@@ -8,6 +8,7 @@ import { follow, get, jobPath } from "../service.js";
 import { setConnection, isAsking, withToken } from "../session.js";
 import { pause } from "../waiting.js";
 import { FINAL, span } from "../formatting.js";
+import { clientTimes } from "./client_times.js";
 import { clients } from "./clients.js";
 import { curves } from "./curves.js";
 import { facts, summary } from "./facts.js";
@@ -55,6 +56,7 @@ class JobView {
     this.curves = curves(this.records, () => this.job, signal);
     this.facts = facts();
     this.timeline = timeline(this.records, () => this.job, signal);
+    this.clientTimes = clientTimes(this.records, signal);
     this.clients = clients(() => this.job, this.records, signal);
     this.files = makeFileSections(() => this.job, signal);
     this.noRounds = noRounds(() => this.files.showLog());
@@ -62,7 +64,7 @@ class JobView {
       element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
       this.what, note, this.bar, element("div", { class: "row", id: "job-progress-words" }, this.rounds, this.group),
       element("div", { class: "split" }, this.curves.root, this.noRounds.root, this.facts.root, this.timeline.root),
-      this.clients.root, ...this.files.roots,
+      this.clientTimes.root, this.clients.root, ...this.files.roots,
     );
     this.show(job);
   }
@@ -146,6 +148,7 @@ class JobView {
     this.idle ??= setTimeout(() => {
       this.idle = null;
       this.timeline.draw();
+      this.clientTimes.draw();
     }, TIMELINE_DELAY);
     const last = this.records.last;
     const job = { ...this.job, last_metrics: { ...this.job.last_metrics, ...(last.end?.metrics ?? last.metrics) } };

@@ -20,7 +20,7 @@ const PAUSE = 350;
 const AGAIN = 3000; // ms after the service did not answer
 const [MANY, MOST] = [50, 200]; // jobs: more than MANY are confirmed, more than MOST are refused
 const VALID = "Each value is valid. Submit checks every combination.";
-const KINDS = ["algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules", "attacks", "aggregators", "compressors", "presets"];
+const KINDS = ["algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules", "attacks", "aggregators", "compressors", "fleets", "policies", "presets"];
 
 export const title = "New job";
 

@@ -106,6 +106,18 @@ def list_schedules(service: ServiceOf) -> list[CatalogueEntry]:
     return _entries(service, "schedules")
 
 
+@router.get("/fleets")
+def list_fleets(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the fleets: the devices of the clients, for the simulated clock."""
+    return _entries(service, "fleets")
+
+
+@router.get("/policies")
+def list_policies(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the policies: for whom the server waits in a round."""
+    return _entries(service, "policies")
+
+
 @router.get("/presets")
 def list_presets() -> list[Preset]:
     """List the presets: specs that come with fedsim."""

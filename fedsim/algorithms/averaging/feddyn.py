@@ -71,6 +71,7 @@ class FedDyn(FedAvg):
     alpha: Annotated[float, Range(minimum=0)] = 0.01
 
     stateful: ClassVar[bool] = True
+    asynchronous: ClassVar[bool] = False
 
     def init_server_state(self, ctx: Context) -> FedDynState:
         """The parent's model, with a drift of zeros."""

@@ -69,6 +69,7 @@ class FedGKD(FedAvg, PersonalBroadcast):
     temperature: Positive = 1.0
 
     purposes: ClassVar[tuple[str, ...]] = ("client-drift", "distillation")
+    asynchronous: ClassVar[bool] = False
     tasks: ClassVar = CLASS_TASKS
 
     def init_server_state(self, ctx: Context) -> FedGKDState:

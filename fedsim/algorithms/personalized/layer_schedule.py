@@ -92,6 +92,7 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
     tuning_epochs: WholeNumber = 10
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation", "communication")
+    asynchronous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.times, list):

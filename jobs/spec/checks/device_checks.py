@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsim.algorithms import ALGORITHMS
+from fedsim.clock.asynchronous import Asynchronous, FedBuff, explain_waiting
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import FLEETS
-from fedsim.clock.policies import POLICIES, Tiers
+from fedsim.clock.policies import POLICIES, Policy, Tiers
+from fedsim.core import Algorithm
 from fedsim.core.capabilities import ClientSurvey, CohortSelection
 from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound, FieldError, SpecError
@@ -35,14 +37,12 @@ def find_device_faults(spec: JobSpec) -> list[FieldError]:
         except SpecError as error:
             fleet_faults = prefix_paths("devices.fleet", error.errors)
     policy_faults = find_setting_faults("devices.policy", chosen.policy, POLICIES)
-    return fleet_faults + (policy_faults or _find_tier_faults(spec))
+    return fleet_faults + (policy_faults or [*_find_tier_faults(spec), *_find_buffer_faults(spec)])
 
 
 def _find_tier_faults(spec: JobSpec) -> list[FieldError]:
     """Find what excludes tiers: another choice of the clients, and tiers that are smaller than a cohort."""
-    path, clients = "devices.policy", spec.clients
-    chosen = None if spec.devices is None else spec.devices.policy
-    policy = None if chosen is None else POLICIES[chosen.name](**chosen.params)
+    path, clients, policy = "devices.policy", spec.clients, _make_policy(spec)
     if not isinstance(policy, Tiers):
         return []
     faults, algorithm = list[FieldError](), ALGORITHMS.get(spec.algorithm.name)
@@ -62,6 +62,49 @@ def _find_tier_faults(spec: JobSpec) -> list[FieldError]:
         hint = f"allowed: 1 to {clients.total // clients.cohort_size}"
         faults.append(FieldError(f"{path}.count", policy.count, message, hint))
     return faults
+
+
+def count_updates_per_round(spec: JobSpec) -> int:
+    """Return the number of updates that the server takes in a round: a cohort, or an asynchronous buffer.
+
+    Args:
+        spec: without faults in `devices.policy`.
+    """
+    policy = _make_policy(spec)
+    fixed = policy.updates_per_round if isinstance(policy, Asynchronous) else None
+    return fixed or spec.clients.cohort_size
+
+
+def _make_policy(spec: JobSpec) -> Policy | Asynchronous | None:
+    chosen = None if spec.devices is None else spec.devices.policy
+    return None if chosen is None else POLICIES[chosen.name](**chosen.params)
+
+
+def _find_buffer_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a buffer that all clients together cannot fill."""
+    policy = _make_policy(spec)
+    if not isinstance(policy, FedBuff) or policy.buffer <= spec.clients.total:
+        return []
+    message = f"{spec.clients.total} clients cannot fill it, because each counts at most once"
+    hint = f"allowed: 1 to {spec.clients.total}"
+    return [FieldError("devices.policy.buffer", policy.buffer, message, hint)]
+
+
+def find_asynchronous_faults(spec: JobSpec, algorithm: Algorithm) -> list[FieldError]:
+    """Find an asynchronous policy that does not suit the algorithm.
+
+    Args:
+        spec: without other faults.
+        algorithm: of the spec, with its wrappers.
+    """
+    chosen = None if spec.devices is None else spec.devices.policy
+    if chosen is None or not issubclass(POLICIES[chosen.name], Asynchronous):
+        return []
+    if not (reason := explain_waiting(algorithm)):
+        return []
+    message = f"does not suit this run: {reason}"
+    hint = "use a policy that waits, such as deadline, or another algorithm"
+    return [FieldError("devices.policy", chosen.name, message, hint)]
 
 
 def find_memory_faults(spec: JobSpec, devices: Devices | None, nets: Sequence[Net]) -> list[FieldError]:

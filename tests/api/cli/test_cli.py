@@ -38,7 +38,8 @@ COMMANDS = (
     *("demo", "run", "serve", "stop", "backup", "recover", "submit", "clone", "list", "show", "watch"),
     *("events", "logs", "rounds", "artifacts", "cancel", "resume", "delete", "sweep", "compare", "verify"),
     *("plan", "partition", "check", "inspect", "new", "algorithms", "models", "datasets", "partitions"),
-    *("samplers", "attacks", "aggregators", "compressors", "optimizers", "schedules", "presets", "schema"),
+    *("samplers", "attacks", "aggregators", "compressors", "optimizers", "schedules", "fleets"),
+    *("policies", "presets", "schema"),
 )
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from api.comparison.compare import compare_runs
 from api.comparison.compared_run import ComparedRun
-from fedsim.base.costs import ClockReading, Cost
+from fedsim.base.costs import ClientTime, ClockReading, Cost
 from fedsim.base.statistics import adjust_holm
 from fedsim.engine.stopping import RunEnd
 from jobs.local_ray.cluster import Share
@@ -62,7 +62,12 @@ def test_jobs_with_devices_have_simulated_axes(browser: Browser, service: Runnin
     for has_devices in (True, False):
         job = service.running(name="x", algorithm="fedavg", seed=1, rounds=2)
         for number in (1, 2):
-            reading = ClockReading(total=30.0 * number, round=30.0, joules=5.0) if has_devices else None
+            times = (
+                ClientTime(4, 30.0 * number - 30, 30.0 * number),
+                ClientTime(7, 30.0, 40.0, counts=False),
+            )
+            reading = ClockReading(total=30.0 * number, round=30.0, joules=5.0, waited_for=4, timeline=times)
+            reading = reading if has_devices else None
             service.store.add_round(job.id, a_round(number).model_copy(update={"clock": reading}))
         service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
         ids.append(job.id)
@@ -78,6 +83,13 @@ def test_jobs_with_devices_have_simulated_axes(browser: Browser, service: Runnin
     until(lambda: browser.script(axes)[-2:] == ["clock", "joules"])
     browser.choose('[name="along"]', "joules")
     until(lambda: browser.text("#chart .xtitle").startswith("energy of the clients (J)"))
+    until(lambda: browser.text("#client-times .ytitle") == "client")
+    bars = "return document.getElementById('client-times').data.map(({ name, x, y }) => [name, x, y])"
+    assert browser.script(bars) == [
+        ["waited for", [0, 30, None, 30, 60, None], ["4", "4", None, "4", "4", None]],
+        ["not counted", [30, 40, None, 30, 40, None], ["7", "7", None, "7", "7", None]],
+    ]
+    assert browser.text("#client-times-words").endswith("Round 2 ended with client 4.")
 
 
 def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:

@@ -363,6 +363,26 @@ def test_optimizers_and_schedules_are_chosen_with_their_parameters(
     until(lambda: "the first of its betas" in form.text(fault("local.momentum")))
 
 
+@pytest.mark.slow
+@NEEDS_CHROMIUM
+def test_fleets_and_policies_are_chosen_with_their_parameters(form: Browser, service: RunningService) -> None:
+    form.script(FILL, "algorithm: fedavg\ndevices: phones\n")
+    until(lambda: form.value(field("devices.fleet")) == "phones")
+    form.choose(field("devices.fleet.link"), "4g")
+    form.choose(field("devices.policy"), "fedbuff")
+    until(lambda: form.visible(field("devices.policy.buffer")))
+    form.write(field("devices.policy.buffer"), "3")
+    until(lambda: form.text("#verdict") == TAKEN)
+    assert "buffer: 3" in form.value("#yaml")
+    assert 'link: "4g"' in form.value("#yaml")
+    assert violations(form) == []
+    form.write(field("devices.policy.buffer"), "3000")
+    until(lambda: "cannot fill it" in form.text(fault("devices.policy.buffer")))
+    form.choose(field("devices.policy"), "wait")
+    form.choose(field("devices.fleet"), "")
+    until(lambda: "fleet" not in form.value("#yaml"))
+
+
 def varied(form: Browser, path: str, values: str) -> None:
     """Vary a field."""
     form.click("#vary-add")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
 
 from api.reports.class_map import draw_class_map, make_class_map_figure, save_class_map
+from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import make_clients_figure, make_figures
 from api.reports.html_report import RunReport, list_facts, render_report
 from api.reports.json_report import RunSummary
 from api.reports.method_curves import find_method_changes, find_method_curves
 from api.reports.round_failures import MOST_ROUNDS, list_round_failures
-from fedsim.base.costs import Cost
+from fedsim.base.costs import ClientTime, ClockReading, Cost
 from jobs.run.artifacts import save_personal_scores
-from jobs.store.records import Engine, total_cost
+from jobs.store.records import Engine, RoundRecord, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
@@ -214,3 +216,40 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")
     (tmp_path / "file").write_text("")
     assert "choose another --out" in fedsim("report", folder, "--out", tmp_path / "file").err
+
+
+def timed_rounds() -> list[RoundRecord]:
+    """Forty rounds of two clients, the slower one waited for; a third client is late in the last round."""
+    readings = [
+        ClockReading(
+            total=2.0 * number,
+            round=2.0,
+            waited_for=5,
+            timeline=(
+                ClientTime(3, 2.0 * number - 2, 2.0 * number - 1),
+                ClientTime(5, 2.0 * number - 2, 2.0 * number),
+            ),
+        )
+        for number in range(1, 41)
+    ]
+    late = ClientTime(9, 78.0, 80.0, counts=False)
+    readings[-1] = replace(readings[-1], timeline=(*readings[-1].timeline, late))
+    return [
+        a_round(number).model_copy(update={"clock": reading})
+        for number, reading in enumerate(readings, start=1)
+    ]
+
+
+def test_the_last_rounds_have_a_bar_for_each_client() -> None:
+    records = [RoundRecord.model_validate_json(record.model_dump_json()) for record in timed_rounds()]
+    assert [record.clock for record in records] == [record.clock for record in timed_rounds()]
+    drawn = make_client_times_figure(records)
+    bars = {trace.name: list(zip(trace.y, trace.base, trace.x, strict=True)) for trace in drawn.data}
+    assert bars["not counted"] == [("9", 78.0, 2.0)]
+    assert len(bars["counted"]) == len(bars["waited for"]) == 29
+    assert bars["waited for"][-1] == ("5", 78.0, 2.0)
+    assert drawn.layout.yaxis.categoryarray == ("9", "5", "3")
+    assert [shape.x0 for shape in drawn.layout.shapes] == [24.0 + 2 * number for number in range(29)]
+    assert CLIENT_TIMES in render_report(RunReport("id", "name", "", "", {}, records))
+    assert make_client_times_figure([a_round(1)]) is None
+    assert make_client_times_figure([]) is None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedAvgM, FedCL
 from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.base.secret_urls import find_secrets, remove_secrets
@@ -21,7 +21,11 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import FILE_BYTES, StoredClientStates, StoredRecords
+from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff
+from fedsim.clock.devices import Devices
+from fedsim.clock.fleets import Lognormal
 from fedsim.core import ServerState
+from fedsim.errors import CheckpointError
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, method, run, same_memories
 from tests.fedsim.methods import FREEZING, Everything, slow_unless_varied
@@ -41,6 +45,26 @@ def test_train_is_save_load_and_train(name: str, tmp_path: Path) -> None:
     again, pool = run(method(name), population, tmp_path / "parts", resume=True)
     assert again == []
     same_memories(pool, reference)
+
+
+@pytest.mark.parametrize("policy", [FedBuff(buffer=2), FedAsync()])
+def test_clients_in_flight_go_on(policy: Asynchronous, tmp_path: Path) -> None:
+    population, algorithm = federation(cohort_size=5, rounds=12), FedAvgM()
+    fleet = Lognormal(gflops=2e-3, up_mbps=0.2, spread=1.0)
+    options: Any = {"devices": Devices(fleet=fleet, policy=policy, dropout=0.1), "every": 3}
+    expected, _ = run(algorithm, population, tmp_path / "whole", **options)
+    run(algorithm, population, tmp_path / "parts", rounds=7, **options)
+    results, _ = run(algorithm, population, tmp_path / "parts", resume=True, **options)
+    assert [(r.round, r.cohort, r.digest, r.clock) for r in results] == [
+        (r.round, r.cohort, r.digest, r.clock) for r in expected[6:]
+    ]
+    assert any(r.clock and r.clock.max_staleness for r in results)
+    files = [file.name for file in (tmp_path / "parts").iterdir() if file.name.startswith("flights-")]
+    assert len(files) == 2
+    for file in files:
+        (tmp_path / "parts" / file).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="flights-"):
+        run(algorithm, population, tmp_path / "parts", resume=True, **options)
 
 
 def test_who_is_frozen_stays_so_when_a_run_goes_on(tmp_path: Path) -> None:

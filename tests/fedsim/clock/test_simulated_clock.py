@@ -90,6 +90,10 @@ def test_five_clients_by_hand(population: Population) -> None:
     joules = 2 * first.cost.flops / 1e9 + 10 * first.traffic.up / 1e6
     assert first.clock.joules == pytest.approx(joules)
     assert second.clock.total == pytest.approx(2 * max(arrivals))
+    order = sorted(range(5), key=lambda client: arrivals[client])
+    assert [time.client for time in second.clock.timeline] == order
+    assert {time.start for time in second.clock.timeline} == {first.clock.total}
+    assert [time.end - first.clock.total for time in second.clock.timeline] == pytest.approx(sorted(arrivals))
     assert [each.digest for each in (first, second)] == [each.digest for each in run(population, None)]
 
 
@@ -102,6 +106,10 @@ def test_a_deadline_by_hand(population: Population) -> None:
     assert len(result.clock.left_out) == 2
     assert result.clock.waited_for is None
     assert result.clock.clients == deadline
+    late = [time for time in result.clock.timeline if not time.counts]
+    assert [(time.client, time.end) for time in late] == [
+        (client, deadline) for client in result.clock.left_out
+    ]
     # All five receive the model, three send it.
     assert result.traffic.down == 5 * result.traffic.up // 3
     assert result.traffic.by_payload["params"] == result.traffic.down + result.traffic.up

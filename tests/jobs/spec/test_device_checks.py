@@ -47,7 +47,8 @@ def test_every_fleet_is_made_from_its_name(name: str, settings: Settings) -> Non
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_is_made_from_its_name(name: str, settings: Settings) -> None:
-    policy = {"name": "deadline", "seconds": 3, "partial": True} if name == "deadline" else name
+    policy: Any = {"name": "deadline", "seconds": 3, "partial": True} if name == "deadline" else name
+    policy = {"name": name, "seconds": 3} if name == "semi_asynchronous" else policy
     devices = resolve_spec(spec_with({"fleet": "equal", "policy": policy}), settings).devices
     assert devices is not None
     assert type(devices.policy) is POLICIES[name]
@@ -110,6 +111,48 @@ def test_parameters_reach_the_devices(settings: Settings) -> None:
             {"clients": {"sampler": "oort"}},
             "devices.policy",
             "sampler",
+        ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedbuff", "buffer": 21}},
+            {},
+            "devices.policy.buffer",
+            "allowed: 1 to 20",
+        ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedasync", "staleness": "linear"}},
+            {},
+            "devices.policy.staleness",
+            "'hinge'",
+        ),
+        (
+            {"fleet": "equal", "policy": {"name": "fedasync", "alpha": 1.5}},
+            {},
+            "devices.policy.alpha",
+            "at most 1",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedbuff"},
+            {"algorithm": "scaffold"},
+            "devices.policy",
+            "clients also send the payload control",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedbuff"},
+            {"clients": {"sampler": "oort"}},
+            "devices.policy",
+            "chooses the clients of each round together",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedasync"},
+            {"aggregation": "median"},
+            "devices.policy",
+            "no mean of the clients' models",
+        ),
+        (
+            {"fleet": "equal", "policy": "fedasync"},
+            {"evaluation": {"dissimilarity": True}},
+            "devices.policy",
+            "payload change",
         ),
     ],
 )

@@ -1,0 +1,1 @@
+"""Asynchronous rounds: clients train on older models than the server's."""
