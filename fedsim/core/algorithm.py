@@ -40,6 +40,8 @@ class Algorithm(ABC):
         assumes_sgd: whether the method computes with the steps of SGD, so that clients need that optimizer.
         resizes_model: whether clients send their model in another shape than they received it; attacks and
             robust aggregation then do not suit it.
+        further_example_use: what clients take from their examples besides the batches of one local loop, such
+            as "label counts"; "" for nothing. Privacy for each example covers a local loop alone.
         purposes: what the method is for, of `fedsim.core.purposes.PURPOSES`, the main purpose first. A
             subclass has the purposes of its parent unless it declares its own; `FedAvg` has none.
         tasks: the learning tasks that it serves, by name; by default those with class labels. A method that
@@ -69,6 +71,7 @@ class Algorithm(ABC):
     needs_public_set: ClassVar[bool] = False
     assumes_sgd: ClassVar[bool] = False
     resizes_model: ClassVar[bool] = False
+    further_example_use: ClassVar[str] = "their examples in a way of their own"
     purposes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[Collection[str]] = CLASS_TASKS
 

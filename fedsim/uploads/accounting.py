@@ -1,16 +1,21 @@
 """Accounting: the privacy budget of many noisy rounds, by the accountants of Opacus.
 
-A round is one Gaussian mechanism over Poisson-sampled clients: the sum of vectors of norm at most C, plus
-noise of the standard deviation z C, where z is the noise multiplier. Two federations are neighbours if one
-has one client more.
+A step is one Gaussian mechanism over a Poisson sample: the sum of vectors of norm at most C, plus noise of
+the standard deviation z C, where z is the noise multiplier. With privacy for clients, a step is a round, and
+the sample is of clients; two federations are neighbours if one has one client more. With privacy for
+examples, a step is a local step, and the sample is of the examples of one client.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from functools import lru_cache
-from math import inf, isnan
+from math import ceil, inf, isnan
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.base.extras import import_extra
 
@@ -19,6 +24,7 @@ AccountantName: TypeAlias = Literal["rdp", "prv"]
 composed numerically (Gopi et al., NeurIPS 2021), which is tighter and slower."""
 
 PrivacyKind: TypeAlias = Literal["central", "local"]
+"""Who adds noise for the privacy of clients: the server to their sum, or each client to its own update."""
 
 LEAST_NOISE = 1e-6
 """With less noise, epsilon is above 10^11, and the series of Opacus may have no end."""
@@ -47,18 +53,53 @@ def compute_epsilon(
         return 0.0
     if noise_multiplier < LEAST_NOISE:
         return inf
-    book = _load_accountants().create_accountant(mechanism=accountant)
-    book.history = [(noise_multiplier, sample_rate, steps)]
+    accountants = _load_accountants()
     with warnings.catch_warnings():
         # Opacus advises more orders, also where they change epsilon in the third digit only.
         warnings.simplefilter("ignore", UserWarning)
         # Extreme noise overflows: the result is then infinity or NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        epsilon = float(book.get_epsilon(delta))
+        if accountant == "rdp":
+            orders = accountants.RDPAccountant.DEFAULT_ALPHAS
+            spent = steps * _compute_step_rdp(noise_multiplier, sample_rate)
+            epsilon = float(
+                accountants.analysis.rdp.get_privacy_spent(orders=orders, rdp=spent, delta=delta)[0]
+            )
+        else:
+            book = accountants.create_accountant(mechanism=accountant)
+            book.history = [(noise_multiplier, sample_rate, steps)]
+            epsilon = float(book.get_epsilon(delta))
     return inf if isnan(epsilon) else epsilon
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
+def _compute_step_rdp(noise_multiplier: float, sample_rate: float) -> NDArray[np.float64]:
+    """Return the Renyi divergences of one step, at the orders of Opacus; those of several steps add up."""
+    accountants = _load_accountants()
+    orders = accountants.RDPAccountant.DEFAULT_ALPHAS
+    found: NDArray[np.float64] = accountants.analysis.rdp.compute_rdp(
+        q=sample_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders
+    )
+    return found
+
+
+def compute_worst_epsilon(
+    accountant: AccountantName, mechanisms: Iterable[tuple[float, float, int]], delta: float
+) -> float:
+    """Return the largest epsilon of mechanisms, each (noise multiplier, sample rate, steps); 0 for none.
+
+    The figure of `rdp` is a bound of the exact one: `prv` computes only those that may be the largest.
+    """
+    bounds = [(compute_epsilon("rdp", *mechanism, delta), mechanism) for mechanism in mechanisms]
+    worst = 0.0
+    for bound, mechanism in sorted(bounds, reverse=True):
+        if bound <= worst:
+            break
+        worst = max(worst, compute_epsilon(accountant, *mechanism, delta))
+    return worst
+
+
+@lru_cache(maxsize=1024)
 def find_noise_multiplier(
     accountant: AccountantName, epsilon: float, sample_rate: float, steps: int, delta: float
 ) -> float:
@@ -119,6 +160,14 @@ def find_mechanism(
     if kind == "local":
         return noise_multiplier / 2, 1.0
     return noise_multiplier, cohort_size / num_clients
+
+
+def count_batches(num_examples: int, batch_size: int) -> int:
+    """Return m, the number of private steps in an epoch, at least 1; each has the sample rate 1 / m.
+
+    A batch has num_examples / m examples in the mean, which is at most `batch_size`.
+    """
+    return max(1, ceil(num_examples / batch_size))
 
 
 def _load_accountants() -> Any:

@@ -45,7 +45,13 @@ from fedsim.errors import FedsimError
 from fedsim.models.net import Net
 from fedsim.uploads.accounting import AccountantName, PrivacyKind, compute_epsilon, find_mechanism
 from fedsim.uploads.attacked_clients import AttackedClients
-from fedsim.uploads.model_updates import ModelUpdate, read_update, require_model_updates, write_update
+from fedsim.uploads.model_updates import (
+    ModelUpdate,
+    explain_statistics,
+    read_update,
+    require_model_updates,
+    write_update,
+)
 
 CLIP = "clip"
 """The payload that has the clipping bound."""
@@ -249,9 +255,9 @@ class PrivateUpdates(StatefulWrapper):
 
 
 def _hide_cohort(reduced: ReducedUpdates, payloads: Mapping[str, Any], size: int) -> ReducedUpdates:
-    """Return what the algorithm may know of a cohort: not who came, nor how many, for this is private too."""
-    ones = (1,) * size
-    return replace(reduced, payloads=payloads, clients=tuple(range(size)), weights=ones, num_examples=ones)
+    """Return what the algorithm may know of a cohort: not who came, nor how many, nor their losses."""
+    shown, ones = tuple(range(size)), (1,) * size
+    return replace(reduced, payloads=payloads, clients=shown, weights=ones, num_examples=ones, metrics={})
 
 
 def measure_norm(update: ModelUpdate) -> Tensor:
@@ -279,9 +285,7 @@ def explain_unsuitable_nets(nets: Sequence[Net]) -> str:
     """Return why models do not suit privacy; "" if they do."""
     if len(nets) > 1:
         return "there are several architectures, each with an unknown number of clients in a round"
-    if statistics := set(nets[0].keys) - set(nets[0].parameters):
-        return f"it sends statistics of its examples, such as {min(statistics)}"
-    return ""
+    return explain_statistics(nets)
 
 
 def explain_count_noise(adaptive: AdaptiveClip | None, noise_multiplier: float, cohort_size: int) -> str:

@@ -81,7 +81,7 @@ class JobSpec(Section):
         description="a robust rule in place of the mean of the clients' models, such as krum or median",
     )
     privacy: PrivacySection | None = Field(
-        default=None, description="differential privacy for each client; null: none"
+        default=None, description="differential privacy for each client or each example; null: none"
     )
     compression: Named | None = Field(
         default=None,

@@ -22,13 +22,16 @@ class AdaptiveClipSection(Section):
 
 
 class PrivacySection(Section):
-    """Differential privacy for each client, around any algorithm whose clients send models."""
+    """Differential privacy for each client, or for each example, around algorithms that send models."""
 
-    kind: Literal["central", "local"] = Field(
+    kind: Literal["central", "local", "examples"] = Field(
         default="central",
-        description="central: the server adds noise to the sum of updates; local: every client to its own",
+        description="central: the server adds noise to the sum of updates; local: every client to its own; "
+        "examples: every client to the gradients of its local steps (DP-SGD)",
     )
-    clip: Number = Field(default=1.0, gt=0, description="the largest Euclidean norm of an update")
+    clip: Number = Field(
+        default=1.0, gt=0, description="the largest Euclidean norm of an update, or of an example's gradient"
+    )
     adaptive_clip: AdaptiveClipSection | None = Field(
         default=None, description="a bound that changes; `clip` is then that of the first round"
     )
@@ -52,8 +55,11 @@ class PrivacySection(Section):
     def _check_noise(self) -> PrivacySection:
         if self.noise_multiplier is None and self.epsilon is None:
             raise make_fault("needs the noise or the budget", "set epsilon, such as 8, or noise_multiplier")
-        if self.adaptive_clip is not None and self.kind == "local":
-            raise make_fault("has no meaning with kind: local", "leave it out", "adaptive_clip")
+        if self.adaptive_clip is not None and self.kind != "central":
+            raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "adaptive_clip")
+        if self.kind == "examples" and self.noise_multiplier is not None and self.epsilon is not None:
+            hint = "leave one of them out: with epsilon, each client finds the noise that spends it"
+            raise make_fault("goes without noise_multiplier if kind is examples", hint, "epsilon")
         return self
 
 
