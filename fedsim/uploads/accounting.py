@@ -9,9 +9,10 @@ examples, a step is a local step, and the sample is of the examples of one clien
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from math import ceil, inf, isnan
+from math import ceil, inf, isinf, isnan
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +32,9 @@ LEAST_NOISE = 1e-6
 
 EXTRA = "privacy"
 MAX_STEPS = 100_000
+
+NEAR_ORDERS = 4
+"""Orders on each side of the last best one that a search tries."""
 
 
 @lru_cache(maxsize=1024)
@@ -53,34 +57,47 @@ def compute_epsilon(
         return 0.0
     if noise_multiplier < LEAST_NOISE:
         return inf
-    accountants = _load_accountants()
+    if accountant == "rdp":
+        orders = tuple(_load_accountants().RDPAccountant.DEFAULT_ALPHAS)
+        return _compute_rdp_epsilon(noise_multiplier, sample_rate, steps, delta, orders)[0]
+    with _ignored_warnings():
+        book = _load_accountants().create_accountant(mechanism=accountant)
+        book.history = [(noise_multiplier, sample_rate, steps)]
+        epsilon = float(book.get_epsilon(delta))
+    return inf if isnan(epsilon) else epsilon
+
+
+def _compute_rdp_epsilon(
+    noise_multiplier: float, sample_rate: float, steps: int, delta: float, orders: tuple[float, ...]
+) -> tuple[float, float]:
+    """Return the epsilon by Renyi divergences at these orders, and the best order."""
+    analysis = _load_accountants().analysis.rdp
+    with _ignored_warnings():
+        rdp = steps * _compute_step_rdp(noise_multiplier, sample_rate, orders)
+        epsilon, order = analysis.get_privacy_spent(orders=orders, rdp=rdp, delta=delta)
+    return (inf if isnan(epsilon) else float(epsilon)), float(order)
+
+
+@lru_cache(maxsize=4096)
+def _compute_step_rdp(
+    noise_multiplier: float, sample_rate: float, orders: tuple[float, ...]
+) -> NDArray[np.float64]:
+    """Return the Renyi divergences of one step; those of several steps add up."""
+    found: NDArray[np.float64] = _load_accountants().analysis.rdp.compute_rdp(
+        q=sample_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders
+    )
+    return found
+
+
+@contextmanager
+def _ignored_warnings() -> Iterator[None]:
+    """Ignore warnings of Opacus within the block."""
     with warnings.catch_warnings():
         # Opacus advises more orders, also where they change epsilon in the third digit only.
         warnings.simplefilter("ignore", UserWarning)
         # Extreme noise overflows: the result is then infinity or NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        if accountant == "rdp":
-            orders = accountants.RDPAccountant.DEFAULT_ALPHAS
-            spent = steps * _compute_step_rdp(noise_multiplier, sample_rate)
-            epsilon = float(
-                accountants.analysis.rdp.get_privacy_spent(orders=orders, rdp=spent, delta=delta)[0]
-            )
-        else:
-            book = accountants.create_accountant(mechanism=accountant)
-            book.history = [(noise_multiplier, sample_rate, steps)]
-            epsilon = float(book.get_epsilon(delta))
-    return inf if isnan(epsilon) else epsilon
-
-
-@lru_cache(maxsize=4096)
-def _compute_step_rdp(noise_multiplier: float, sample_rate: float) -> NDArray[np.float64]:
-    """Return the Renyi divergences of one step, at the orders of Opacus; those of several steps add up."""
-    accountants = _load_accountants()
-    orders = accountants.RDPAccountant.DEFAULT_ALPHAS
-    found: NDArray[np.float64] = accountants.analysis.rdp.compute_rdp(
-        q=sample_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders
-    )
-    return found
+        yield
 
 
 def compute_worst_epsilon(
@@ -116,17 +133,43 @@ def find_noise_multiplier(
         ValueError: if Opacus is not installed, or no noise is strong enough.
     """
     low, high = 0.0, 1.0
-    while compute_epsilon(accountant, high, sample_rate, steps, delta) > epsilon:
+    exceeds = _make_budget_test(accountant, epsilon, sample_rate, steps, delta)
+    while exceeds(high):
         low, high = high, 2 * high
         if high > MAX_STEPS:
             raise ValueError(f"no noise keeps {steps:,} rounds within epsilon {epsilon:g}")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        if compute_epsilon(accountant, middle, sample_rate, steps, delta) > epsilon:
+        if exceeds(middle):
             low = middle
         else:
             high = middle
     return high
+
+
+def _make_budget_test(
+    accountant: AccountantName, epsilon: float, sample_rate: float, steps: int, delta: float
+) -> Callable[[float], bool]:
+    """Make the function that tells whether a noise multiplier spends more than epsilon.
+
+    The divergences of all orders take long. With similar noise the best order is a similar one, and epsilon
+    has one minimum over the orders: the next call tries the orders around the last best one.
+    """
+    if accountant != "rdp":
+        return lambda noise: compute_epsilon(accountant, noise, sample_rate, steps, delta) > epsilon
+    every = tuple(float(order) for order in _load_accountants().RDPAccountant.DEFAULT_ALPHAS)
+    orders = every
+
+    def exceeds(noise: float) -> bool:
+        nonlocal orders
+        found, best = _compute_rdp_epsilon(noise, sample_rate, steps, delta, orders)
+        if orders is not every and (isinf(found) or best in (orders[0], orders[-1])):
+            found, best = _compute_rdp_epsilon(noise, sample_rate, steps, delta, every)
+        place = every.index(best) if best in every else 0
+        orders = every[max(0, place - NEAR_ORDERS) : place + NEAR_ORDERS + 1]
+        return found > epsilon
+
+    return exceeds
 
 
 def count_affordable_steps(
