@@ -4,7 +4,8 @@ Each step is a wrapper around any algorithm whose uploads are model updates
 (`fedsim.uploads.model_updates`). The order is fixed (`jobs.spec.upload_wrappers`). At a client: local
 training (by private steps, with privacy for examples), attack, clipping and noise of local privacy,
 compression. At the server: colluding attackers, then a robust rule in place of the mean; or the noise of
-central privacy on the sum. Privacy for examples and weights by losses (`TiltedWeights`) are innermost.
+central privacy on the sum. Secure aggregation hides the single updates from the server, and counts what that
+costs. Privacy for examples and weights by losses (`TiltedWeights`) are innermost.
 """
 
 from fedsim.uploads.aggregators import AGGREGATORS, Aggregator
@@ -15,6 +16,7 @@ from fedsim.uploads.compressors import COMPRESSORS, Compressor
 from fedsim.uploads.private_examples import PrivateExamples
 from fedsim.uploads.private_updates import AdaptiveClip, PrivateUpdates
 from fedsim.uploads.robust_aggregation import RobustAggregation
+from fedsim.uploads.secure_aggregation import SecureAggregation
 from fedsim.uploads.tilted_weights import TiltedWeights
 
 __all__ = [
@@ -30,5 +32,6 @@ __all__ = [
     "PrivateExamples",
     "PrivateUpdates",
     "RobustAggregation",
+    "SecureAggregation",
     "TiltedWeights",
 ]

@@ -50,8 +50,10 @@ from fedsim.uploads.model_updates import (
     explain_statistics,
     read_update,
     require_model_updates,
+    unwrap,
     write_update,
 )
+from fedsim.uploads.server_view import explain_answers
 
 CLIP = "clip"
 """The payload that has the clipping bound."""
@@ -105,7 +107,7 @@ class PrivateUpdates(StatefulWrapper):
 
     Raises:
         ValueError: if the uploads of the base algorithm are no model updates, or `adaptive` has local
-            privacy.
+            privacy; or if its clients tell more than updates, such as their labels.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
@@ -120,6 +122,8 @@ class PrivateUpdates(StatefulWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_model_updates(self.base)
+        if answer := explain_answers(unwrap(self.base)):
+            raise ValueError(f"{type(unwrap(self.base)).__name__} tells more than updates: {answer}")
         if self.adaptive is None:
             return
         if self.kind == "local":

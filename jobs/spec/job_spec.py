@@ -43,7 +43,7 @@ from jobs.spec.fields import (
 from jobs.spec.sections.curriculum_fields import Curriculum
 from jobs.spec.sections.device_fields import DevicesSection
 from jobs.spec.sections.evaluation_fields import Evaluation
-from jobs.spec.sections.privacy_fields import Fairness, PrivacySection
+from jobs.spec.sections.privacy_fields import Fairness, PrivacySection, SecureAggregationSection
 from jobs.spec.sections.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
@@ -82,6 +82,9 @@ class JobSpec(Section):
     )
     privacy: PrivacySection | None = Field(
         default=None, description="differential privacy for each client or each example; null: none"
+    )
+    secure_aggregation: SecureAggregationSection | None = Field(
+        default=None, description="the server sees sums of uploads alone, at a cost of bytes; null: none"
     )
     compression: Named | None = Field(
         default=None,

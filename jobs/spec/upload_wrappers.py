@@ -14,6 +14,7 @@ from fedsim.uploads import (
     PrivateExamples,
     PrivateUpdates,
     RobustAggregation,
+    SecureAggregation,
     TiltedWeights,
 )
 from fedsim.uploads.aggregators import Mean
@@ -42,6 +43,8 @@ def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
         algorithm = AttackedClients(base=algorithm, attack=attack)
     if privacy is not None and privacy.kind != "examples":
         algorithm = _make_private(spec, privacy, algorithm)
+    if spec.secure_aggregation is not None:
+        algorithm = SecureAggregation(base=algorithm, **spec.secure_aggregation.model_dump())
     if (chosen := spec.compression) is None:
         return algorithm
     return CompressedUpdates(base=algorithm, compressor=COMPRESSORS[chosen.name](**chosen.params))

@@ -1,4 +1,4 @@
-"""Checks of the section `privacy`: what it does not go together with, and the budget of the run."""
+"""Checks of `privacy` and `secure_aggregation`: what they exclude, and the budget of the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedsim.uploads.accounting import (
 from fedsim.uploads.model_updates import explain_other_uploads
 from fedsim.uploads.private_examples import explain_other_training
 from fedsim.uploads.private_updates import AdaptiveClip, explain_count_noise
+from fedsim.uploads.server_view import explain_answers, explain_single_reads
 from jobs.spec.dataset_facts import DatasetFacts
 from jobs.spec.job_spec import JobSpec
 
@@ -47,7 +48,7 @@ def find_privacy_faults(spec: JobSpec) -> list[FieldError]:
 
 def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     name, algorithm = spec.algorithm.name, ALGORITHMS.get(spec.algorithm.name)
-    if algorithm is not None and (reason := explain_other_uploads(algorithm)):
+    if algorithm is not None and (reason := explain_other_uploads(algorithm) or explain_answers(algorithm)):
         hint = "choose an algorithm whose clients send models alone, such as fedavg"
         yield FieldError(
             "privacy", spec.privacy and spec.privacy.kind, f"does not cover {name}: {reason}", hint
@@ -110,6 +111,37 @@ def _find_example_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.resources.graphs:
         message = "would repeat the noise of a recorded step"
         yield FieldError("resources.graphs", True, message, "leave it out")
+
+
+def find_secure_aggregation_faults(spec: JobSpec) -> list[FieldError]:
+    """Find what needs more than the sum of a cohort's uploads.
+
+    Args:
+        spec: of the right shape.
+    """
+    return [] if spec.secure_aggregation is None else list(_find_single_reads(spec))
+
+
+def _find_single_reads(spec: JobSpec) -> Iterator[FieldError]:
+    name, path, algorithm = spec.algorithm.name, "secure_aggregation", ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and (reason := explain_single_reads(algorithm)):
+        hint = "choose an algorithm whose server needs sums alone, such as fedavg or scaffold"
+        yield FieldError(path, None, f"hides from the server what {name} needs: {reason}", hint)
+    if spec.aggregation is not None:
+        message = "reads the single updates of a cohort, which secure aggregation hides from the server"
+        yield FieldError("aggregation", spec.aggregation.name, message, "leave one of them out")
+    if spec.compression is not None:
+        message = "sends fewer numbers, and masks hide only whole vectors of numbers"
+        yield FieldError("compression", spec.compression.name, message, "leave one of them out")
+    sampler = SAMPLERS.get(spec.clients.sampler.name)
+    if spec.curriculum.clients is not None or (sampler and (sampler.score is not None or sampler.surveys)):
+        field = "clients.sampler" if spec.curriculum.clients is None else "curriculum.clients"
+        message = "asks single clients for their losses, which secure aggregation hides from the server"
+        yield FieldError(field, None, message, "leave it out")
+    k = None if spec.secure_aggregation is None else spec.secure_aggregation.neighbours
+    if k is not None and k >= spec.clients.cohort_size:
+        message = f"is more than the other clients of a cohort, which are {spec.clients.cohort_size - 1}"
+        yield FieldError(f"{path}.neighbours", k, message, "leave it out for all others")
 
 
 def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, make_fault
+from jobs.spec.fields import Number, Section, Whole, make_fault
 
 
 class AdaptiveClipSection(Section):
@@ -61,6 +61,23 @@ class PrivacySection(Section):
             hint = "leave one of them out: with epsilon, each client finds the noise that spends it"
             raise make_fault("goes without noise_multiplier if kind is examples", hint, "epsilon")
         return self
+
+
+class SecureAggregationSection(Section):
+    """Secure aggregation (SecAgg+): the server sees the sums of a cohort's uploads alone."""
+
+    neighbours: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="k, with how many clients each client shares its secrets; null: all others",
+    )
+    threshold: Number = Field(
+        default=0.66,
+        gt=0,
+        le=1,
+        description="the smallest share of the cohort that has to remain; with fewer, the round has no sum",
+    )
 
 
 class Fairness(Section):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedsim.algorithms import FedAvg
+from fedsim.algorithms import FedAvg, Scaffold
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
@@ -16,6 +16,7 @@ from fedsim.uploads import (
     PrivateExamples,
     PrivateUpdates,
     RobustAggregation,
+    SecureAggregation,
 )
 from fedsim.uploads import accounting as accounts
 from jobs.run.checkpoint_policy import depends_on_num_rounds, describe_experiment
@@ -105,6 +106,37 @@ def test_a_schedule_that_follows_losses_is_refused_with_every_kind(settings: Set
         spec = private(privacy, algorithm={"name": "layer_schedule", "times": "plateau"})
         with pytest.raises(SpecError, match="follows the clients' training losses"):
             resolve_spec(spec, settings)
+
+
+def test_secure_aggregation_is_made_and_described(settings: Settings) -> None:
+    spec = parse_spec({"algorithm": "scaffold", "secure_aggregation": {"neighbours": 4}})
+    made = resolve_spec(spec, settings).algorithm
+    assert made == SecureAggregation(base=Scaffold(), neighbours=4, threshold=0.66)
+    assert describe_experiment(spec)["secure_aggregation"] == {"neighbours": 4, "threshold": 0.66}
+    assert "secure_aggregation" not in describe_experiment(parse_spec({"algorithm": "fedavg"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "text"),
+    [
+        ({"algorithm": "ifca"}, "secure_aggregation", "the payload cluster of every single client"),
+        ({"algorithm": "cfl"}, "secure_aggregation", "models, which it computes"),
+        ({"aggregation": "median"}, "aggregation", "single updates"),
+        ({"compression": "top_k"}, "compression", "whole vectors"),
+        ({"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "single clients"),
+        ({"curriculum": {"clients": {}}}, "curriculum.clients", "single clients"),
+        ({"secure_aggregation": {"neighbours": 10}}, "secure_aggregation.neighbours", "which are 9"),
+        ({"secure_aggregation": {"threshold": 0}}, "secure_aggregation.threshold", "0"),
+    ],
+)
+def test_what_needs_more_than_sums_is_refused(
+    fields: dict[str, Any], path: str, text: str, settings: Settings
+) -> None:
+    common = {"algorithm": "fedavg", "clients": {"total": 20, "fraction": 0.5}, "secure_aggregation": {}}
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(parse_spec({**common, **fields}), settings)
+    assert [fault.path for fault in caught.value.errors] == [path]
+    assert text in str(caught.value)
 
 
 @pytest.mark.slow
