@@ -142,7 +142,8 @@ class PrivateExamples(StatefulWrapper):
     def list_mechanisms(self, ctx: Context, state: Any) -> list[tuple[float, float, int]]:
         """List (noise multiplier, sample rate, steps) of the client with the most steps at each rate."""
         most = dict[int, tuple[int, int]]()
-        for examples, steps in zip(state.examples.tolist(), state.steps.tolist(), strict=True):
+        came = state.steps > 0
+        for examples, steps in zip(state.examples[came].tolist(), state.steps[came].tolist(), strict=True):
             batches = count_batches(examples, ctx.local.batch_size)
             if steps > most.get(batches, (0, 0))[0]:
                 most[batches] = steps, examples

@@ -20,12 +20,15 @@ from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
-from fedsim.models.net import Net, Params
+from fedsim.models import make_net
+from fedsim.models.net import InputForm, Net, Params
+from fedsim.training.private_steps import sum_clipped_gradients
 from fedsim.uploads import PrivateExamples
 from fedsim.uploads.accounting import compute_epsilon
 from fedsim.uploads.private_examples import explain_other_training
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run
+from tests.fedsim.stacks import pictures
 
 pytest.importorskip("opacus")
 
@@ -319,3 +322,50 @@ def test_every_algorithm_that_trains_in_another_way_says_so() -> None:
         kind = ALGORITHMS[name]
         own = [s for s in seams if getattr(kind, s, None) is not getattr(FedAvg, s)]
         assert not own or explain_other_training(kind), name
+
+
+@pytest.mark.slow
+def test_convolutions_take_the_same_private_steps_alone_and_in_stacks() -> None:
+    population = pictures(make_net("lenet5", input_shape=(1, 28, 28), num_classes=4), rounds=2)
+    method = private(clip=0.5, noise_multiplier=0.1)
+    alone = run(method, population)
+    stacked = list(simulate(method, population, StackedPool(method, population, 3)))
+    assert stacked[0].engine["stacked"]["together"] == 3
+    for one, other in zip(alone, stacked, strict=True):
+        assert np.allclose(params(other), params(one), rtol=1e-3, atol=1e-4)  # millions of numbers
+
+
+def test_a_model_that_cannot_be_stacked_goes_example_by_example() -> None:
+    """Dropout of rate 0 draws nothing, so that the loop over examples equals `vmap`."""
+
+    class Alone(nn.Dropout):
+        unstackable = "a test"
+
+    def build() -> nn.Module:
+        hidden = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), Alone(0.0))
+        return nn.Sequential(OrderedDict(hidden=hidden, head=nn.Linear(8, 4)))
+
+    def build_stackable() -> nn.Module:
+        hidden = nn.Sequential(nn.Linear(12, 8), nn.ReLU())
+        return nn.Sequential(OrderedDict(hidden=hidden, head=nn.Linear(8, 4)))
+
+    population, method = federation([9, 17], rounds=2), private(clip=0.5, noise_multiplier=0.1)
+    nets = [Net(each, inputs=InputForm((12,))) for each in (build, build_stackable)]
+    assert [net.stackable for net in nets] == [False, True]
+    one, other = (run(method, replace(population, nets=(net,)))[-1] for net in nets)
+    assert params(one) == pytest.approx(params(other), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_few_examples_at_once_give_the_same_sums(at_once: int) -> None:
+    population = federation([16], rounds=1, local=ONE_STEP)
+    ctx, task, batch = draw_batch(population, private(), 0)
+    given = dict(task.broadcast["params"])
+
+    def loss(weights: Params, example: Batch) -> Tensor:
+        return torch.nn.functional.cross_entropy(ctx.net(weights, example.x), example.y)
+
+    total, sums = sum_clipped_gradients(loss, given, batch, 0.4, at_once=at_once)
+    expected_total, expected = sum_clipped_gradients(loss, given, batch, 0.4, at_once=1000)
+    assert torch.allclose(total, expected_total)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(sums, expected, strict=True))
