@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from api.reports.formatting import (
     format_bytes,
     format_count,
+    format_epsilon,
     format_metric,
     format_metric_value,
     format_number,
@@ -198,6 +199,7 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
         heads.remove(personal_title)
     readings = [record.clock for record in records if record.clock]
     heads += ["simulated s", "joules"] if readings else []
+    heads += ["epsilon"] if any(format_epsilon(record.method) for record in records) else []
     made = make_table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
@@ -239,6 +241,7 @@ def _round_cells(record: RoundRecord, main: str) -> dict[str, str]:
         "seconds": f"{record.seconds.total:.2f}",
         "simulated s": f"{record.clock.round:.2f}" if record.clock else "",
         "joules": f"{record.clock.joules:.4g}" if record.clock else "",
+        "epsilon": format_epsilon(record.method),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -29,6 +30,15 @@ def format_metric(metric: str) -> str:
 def format_number(value: Any) -> str:
     """Write a number with four significant digits; return "" if it is no number."""
     return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def format_epsilon(method: Mapping[str, Any], *, with_delta: bool = False) -> str:
+    """Write the privacy budget that a run has spent, of the field `method` of a record; "" without one."""
+    said = method.get("privacy")
+    if not isinstance(said, Mapping) or "clip" not in said:  # a budget of an algorithm's own noise
+        return ""
+    epsilon = "infinite" if said["epsilon"] is None else f"{said['epsilon']:.4g}"
+    return f"{epsilon}, at delta {said['delta']:g}" if with_delta else epsilon
 
 
 def format_bytes(count: int) -> str:

@@ -12,7 +12,7 @@ from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import ReportFigure, make_clients_figure, make_figures
-from api.reports.formatting import format_bytes, format_metric, format_metric_value
+from api.reports.formatting import format_bytes, format_epsilon, format_metric, format_metric_value
 from api.reports.html_page import render_chart, render_figure, render_page, render_pairs
 from api.reports.method_curves import find_method_changes
 from api.reports.round_failures import list_round_failures
@@ -96,6 +96,8 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
         if best is not None:
             text = format_metric_value(metric, best.value)
             yield f"best {format_metric(metric)}", f"{text} at round {best.round}"
+    if records and (epsilon := format_epsilon(records[-1].method, with_delta=True)):
+        yield "epsilon", epsilon
     yield "workers replaced", str(sum(record.engine.restarts for record in records))
     yield "clients failed", str(sum(len(record.failed) for record in records))
     yield "traffic down", format_bytes(sum(record.bytes.down for record in records))

@@ -59,6 +59,7 @@ class FedAvg(Algorithm):
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
     heterogeneous: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
+    further_example_use: ClassVar[str] = ""
     tasks: ClassVar[Collection[str]] = ALL_TASKS
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:

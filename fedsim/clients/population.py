@@ -233,7 +233,7 @@ class TaskLoader:
         """Gather these examples as one batch: augment it if there is a seed, then normalise it."""
         index, dataset = tree.send_to_device(tree.wrap_array(rows), self.device), self.population.dataset
         x = self.x[index]
-        if augment_seed is not None and dataset.augment is not None:
+        if augment_seed is not None and dataset.augment is not None and len(rows):
             x = dataset.augment(x, torch.Generator().manual_seed(augment_seed))
         smoothing = self.population.settings.local.label_smoothing
         return Batch(tree.to_channels_last(dataset.normalise(x)), self.y[index], label_smoothing=smoothing)

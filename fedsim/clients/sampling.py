@@ -20,7 +20,7 @@ def draw_batches(
     Without pacing, every epoch is a new shuffle cut into batches; the last batch of an epoch may be smaller.
     With pacing, a step that may draw only some examples draws its batch uniformly from them. A step that may
     draw all examples takes the next batch of the epochs. If all steps may draw all examples, the batches are
-    exactly those without pacing.
+    exactly those without pacing. With `Pacing.sizes`, every step draws so many examples uniformly.
 
     Args:
         rng: random stream of the shuffles.
@@ -30,16 +30,18 @@ def draw_batches(
         pacing: the examples that each step may draw; None for all.
 
     Yields:
-        int64 arrays of between 1 and `batch_size` positions.
+        int64 arrays of between 1 and `batch_size` positions, or of `pacing.sizes` positions.
     """
     usual = _epochs(rng, num_examples, steps, batch_size)
     for step in range(steps):
         limit = num_examples if pacing is None else int(pacing.limits[step])
-        if pacing is None or limit == num_examples:
+        sizes = None if pacing is None else pacing.sizes
+        if pacing is None or (sizes is None and limit == num_examples):
             yield next(usual)
         else:
             order = rng.permutation(num_examples) if pacing.order is None else pacing.order
-            yield order[rng.choice(limit, min(batch_size, limit), replace=False)]
+            size = min(batch_size, limit) if sizes is None else int(sizes[step])
+            yield order[rng.choice(limit, size, replace=False)]
 
 
 def count_apart(num_examples: int, share: float) -> int:

@@ -43,6 +43,8 @@ class Algorithm(ABC):
         asynchronous: whether a client may train on an older model than the server's present one. The clock
             then needs no rounds (`fedsim.clock.asynchronous`). False where clients and server keep values
             that belong to the present model.
+        further_example_use: what clients take from their examples besides the batches of one local loop, such
+            as "label counts"; "" for nothing. Privacy for each example covers a local loop alone.
         purposes: what the method is for, of `fedsim.core.purposes.PURPOSES`, the main purpose first. A
             subclass has the purposes of its parent unless it declares its own; `FedAvg` has none.
         tasks: the learning tasks that it serves, by name; by default those with class labels. A method that
@@ -73,6 +75,7 @@ class Algorithm(ABC):
     assumes_sgd: ClassVar[bool] = False
     resizes_model: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    further_example_use: ClassVar[str] = "their examples in a way of their own"
     purposes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[Collection[str]] = CLASS_TASKS
 

@@ -78,10 +78,14 @@ class ClientExamples(Protocol):
 class Pacing(NamedTuple):
     """The examples that each local step may draw: step t draws from the first `limits[t]` of `order`.
 
+    With `sizes`, step t draws `sizes[t]` of these examples, which may be none; otherwise a full batch.
+
     Attributes:
         order: positions of the client's examples, int64 `[n]`; None for a new random order at every step.
         limits: int64 `[steps]`, between 1 and n.
+        sizes: int64 `[steps]`, between 0 and the limit; None for batches of the usual size.
     """
 
     order: np.ndarray[Any, Any] | None
     limits: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any] | None = None

@@ -40,6 +40,7 @@ ATTRIBUTES = (
     "needs_public_set",
     "assumes_sgd",
     "resizes_model",
+    "further_example_use",
     "tasks",
     "purposes",
     "trains_before_evaluation",

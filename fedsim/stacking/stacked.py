@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.func import vmap
 from fedsim.base import tree
 from fedsim.base.precision import lower_precision
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, Context
+from fedsim.core import Batch, Batches, Context
 from fedsim.core.optimizers import SGD
 from fedsim.models.net import Params
 from fedsim.stacking.graph_replay import LEAST_STEPS, RecordedStep, Recorder
@@ -33,46 +33,12 @@ from fedsim.stacking.mask_check import (
     select_client,
 )
 from fedsim.stacking.stacked_batches import make_joint_batch
-from fedsim.training.gradients import compute_gradients
-from fedsim.training.local_loop import (
-    LocalLoop,
-    TrainedModel,
-)
+from fedsim.stacking.stacked_trees import make_loss_view, select_loss_inputs, stack_trees
+from fedsim.training.gradients import add_correction, compute_gradients
+from fedsim.training.local_loop import LocalLoop, TrainedModel
 from fedsim.training.optimizers import make_update
+from fedsim.training.private_steps import PrivateBatches, count_at_once, sum_clipped_gradients
 from fedsim.training.trained_keys import list_frozen_blocks, list_moving_keys
-
-
-class StackedTrees(NamedTuple):
-    """The trees of many clients as one tree.
-
-    Attributes:
-        leaves: the tree. A leaf has the clients as its first dimension, or is one object that all share.
-        dims: a tree of the same form: 0 for a leaf with a client dimension, None for a shared leaf.
-    """
-
-    leaves: Tree
-    dims: Tree
-
-    def first_clients(self, clients: int) -> Tree:
-        """Return the stacked tree of the first `clients` clients."""
-        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
-
-    def client_tree(self, number: int) -> Tree:
-        """Return the tree of the client at position `number`."""
-        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[number], self.leaves, self.dims)
-
-
-def stack_trees(trees: Sequence[Tree]) -> StackedTrees:
-    """Stack the trees of many clients, all of one shape."""
-    dims = tree.map(lambda *leaves: None if _are_same(leaves) else 0, *trees)
-    return StackedTrees(
-        tree.map(lambda *leaves: leaves[0] if _are_same(leaves) else torch.stack(leaves), *trees), dims
-    )
-
-
-def _are_same(leaves: Sequence[Any]) -> bool:
-    """Return whether all leaves are the same object."""
-    return all(leaf is leaves[0] for leaf in leaves)
 
 
 def group_loops(loops: Sequence[LocalLoop]) -> list[list[int]]:
@@ -93,6 +59,7 @@ class _Kind(NamedTuple):
     """Properties that local loops must share to run as one stack."""
 
     works: bool
+    clip: float | None
     loss: Any
     ctx: Context
     moving: tuple[str, ...]
@@ -111,7 +78,8 @@ def _kind(loop: LocalLoop) -> _Kind:
         loop.correction,
     )
     moving = tuple(list_moving_keys(loop.ctx, loop.start, loop.trainable))
-    return _Kind(len(task.batches) > 0, loop.loss, loop.ctx, moving, _shapes(own))
+    clip = task.batches.clip if isinstance(task.batches, PrivateBatches) else None
+    return _Kind(len(task.batches) > 0, clip, loop.loss, loop.ctx, moving, _shapes(own))
 
 
 def _shapes(value: Any) -> Any:
@@ -180,13 +148,17 @@ class _StackedLoop:
         starts = [loop.start for loop in self.loops]
         self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
         self.fixed = stack_trees([tree.drop(start, self.moving) for start in starts])
-        self.shown = stack_trees([_loss_inputs(loop.task) for loop in self.loops])
+        self.shown = stack_trees([select_loss_inputs(loop.task) for loop in self.loops])
         corrections = [d.correction for d in self.loops if d.correction is not None]
         self.shift = (
             stack_trees([tree.select(each, self.moving) for each in corrections]) if corrections else None
         )
         self.update = make_update(self.ctx.local)
         self.total = torch.zeros(len(starts), device=first.task.device)
+        drawn = [loop.task.batches for loop in self.loops]
+        self.private = [each for each in drawn if isinstance(each, PrivateBatches)]
+        self.batches: list[Batches] = [each.batches for each in self.private] or drawn
+        self.generators = [each.make_generator(self.total.device) for each in self.private]
 
     def run_step(self, step: int) -> None:
         """Run one step for all clients that have at least `step + 1` steps."""
@@ -194,8 +166,8 @@ class _StackedLoop:
         if active != self.active:
             self._keep_active(active)
             self.begun, self.tape = step, None
-        batch, dims = make_joint_batch([loop.task.batches for loop in self.loops[:active]], step)
-        if has_mask(batch):
+        batch, dims = make_joint_batch(self.batches[:active], step)
+        if has_mask(batch) and not self.private:  # private steps leave padding out themselves
             self._check_mask(batch, dims)
         if self.recorder is not None and self.tape is None and self._is_worth_recording(step):
             self.tape = RecordedStep(self.recorder, self._update_weights, batch, dims)
@@ -228,18 +200,27 @@ class _StackedLoop:
         local = self.ctx.local
         # The other optimizers count their steps outside the recording.
         alike = local.has_constant_rate and isinstance(local.optimizer, SGD)
-        return alike and step > self.begun and self.steps[self.active - 1] - step >= LEAST_STEPS
+        # A recording would repeat its noise.
+        return (
+            alike
+            and not self.private
+            and step > self.begun
+            and self.steps[self.active - 1] - step >= LEAST_STEPS
+        )
 
     def _update_weights(self, batch: Batch, dims: Any) -> None:
         """Run forward pass, backward pass and update of the active clients."""
-        active = self.active
-        with lower_precision(self.ctx.local.precision, self.total.device):
-            values = self._values(batch, dims)
+        active, shifts = self.active, self.shifts or None
         # The order is that of its twin `run_sgd` in `fedsim.training.local_loop`.
-        clip_norm = self.ctx.local.clip_norm
-        gradients = compute_gradients(
-            values.sum(), self.weights, self.shifts or None, clip_norm, stacked=True
-        )
+        gradients: Sequence[Tensor | None]
+        if self.private:
+            values, sums = self._clipped_sums(batch, dims)
+            gradients = add_correction(self._add_noise(sums), shifts)
+        else:
+            with lower_precision(self.ctx.local.precision, self.total.device):
+                values = self._values(batch, dims)
+            clip_norm = self.ctx.local.clip_norm
+            gradients = compute_gradients(values.sum(), self.weights, shifts, clip_norm, stacked=True)
         with torch.no_grad():
             self.update(self.weights, gradients)
             self.total[:active] += values.detach()
@@ -261,11 +242,34 @@ class _StackedLoop:
         values: Tensor = every(moving, *self.own, batch)
         return values
 
+    def _clipped_sums(self, batch: Batch, dims: Any) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the loss of each active client, `[active]`, and its sums of clipped gradients."""
+        moving = {key: each.detach() for key, each in zip(self.moving, self.weights, strict=True)}
+        clip, at_once = self.private[0].clip, count_at_once(self.weights)
+
+        def sum_one(own: Params, fixed: Params, shown: Tree, part: Batch) -> tuple[Tensor, list[Tensor]]:
+            def loss(weights: Params, example: Batch) -> Tensor:
+                with lower_precision(self.ctx.local.precision, self.total.device):
+                    return self._one(weights, fixed, shown, example)
+
+            return sum_clipped_gradients(loss, own, part, clip, at_once=at_once)
+
+        every = vmap(sum_one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
+        totals, sums = every(moving, *self.own, batch)
+        sizes = [each.expected_size for each in self.private[: self.active]]
+        return totals / totals.new_tensor(sizes), sums
+
+    def _add_noise(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Return the noisy means of the active clients; each draws the noise that it draws alone."""
+        active = zip(self.private, self.generators, range(self.active), strict=False)
+        means = [each.add_noise([s[number] for s in sums], drawn) for each, drawn, number in active]
+        return [torch.stack(parts) for parts in zip(*means, strict=True)]
+
     def _one(self, moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
         """Return the loss of one client; `vmap` calls this for all active clients at once."""
         first = self.loops[0]
         params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
-        return self.loss(self.ctx, _view(first.task, shown), params, batch)
+        return self.loss(self.ctx, make_loss_view(first.task, shown), params, batch)
 
     def list_outcomes(self) -> list[TrainedModel]:
         """List the trained models, as copies: keeping one does not keep the whole stack in memory."""
@@ -278,21 +282,3 @@ class _StackedLoop:
             params = {key: own.get(key, value) for key, value in loop.start.items()}
             found.append(TrainedModel(params, self.total[number] / steps, steps))
         return found
-
-
-def _loss_inputs(task: ClientTask) -> Tree:
-    """Return the fields of a client task that a loss may read, as a tree."""
-    return {
-        "num_examples": torch.full((), task.num_examples, device=task.device),
-        "label_counts": task.label_counts,
-        "known_counts": task.known_counts,
-        "broadcast": task.broadcast,
-        "instruction": task.instruction,
-        "client_state": task.client_state,
-        "round_noise": task.round_noise,
-    }
-
-
-def _view(task: ClientTask, shown: Mapping[str, Any]) -> ClientTask:
-    """Return the task that a loss sees; forbidden fields are empty rather than those of another client."""
-    return task._replace(**shown, batches=(), examples=cast(Any, None), held_out=None, lockstep=None)

@@ -1,6 +1,7 @@
 """Join the batches of many clients for one step into one batch.
 
-A batch smaller than the largest is padded with its own first example, and the mask marks the padding.
+A batch smaller than the largest is padded with its own first example, and the mask marks the padding. An
+empty batch, as private steps may draw, is padded with any example.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def _gather_joint_batch(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, 
         return None
     rows = [each.rows[number] for each, number in found]
     lengths = np.array([len(each) for each in rows])
-    index = np.stack([np.concatenate([each, each[:1].repeat(lengths.max() - len(each))]) for each in rows])
+    most = max(1, int(lengths.max()))
+    any_row = next((each[:1] for each in rows if len(each)), np.zeros(1, np.int64))
+    index = np.stack(
+        [np.concatenate([e, (e[:1] if len(e) else any_row).repeat(most - len(e))]) for e in rows]
+    )
     batch = loader.load_batch(index.reshape(-1))
     x, y = (part.view(*index.shape, *part.shape[1:]) for part in (batch.x, batch.y))
     noise, dims = _noise([each.step_noise(number, x) for each, number in found])
@@ -62,14 +67,15 @@ def _join_batches(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
     """Pad and stack the batches of all clients."""
     lengths = np.array([len(part.y) for part in parts])
     noise, dims = _noise([part.noise for part in parts])
-    x = torch.stack([_fill_rows(part.x, lengths.max()) for part in parts])
-    y = torch.stack([_fill_rows(part.y, lengths.max()) for part in parts])
+    most = max(1, int(lengths.max()))
+    x = torch.stack([_fill_rows(part.x, most) for part in parts])
+    y = torch.stack([_fill_rows(part.y, most) for part in parts])
     return _add_mask(Batch(x, y, None, noise, parts[0].label_smoothing), lengths, dims)
 
 
 def _add_mask(batch: Batch, lengths: np.ndarray[Any, Any], dims: Any) -> tuple[Batch, Batch]:
     """Return the joint batch and its dims; without a mask if every row is an example."""
-    most = int(lengths.max())
+    most = max(1, int(lengths.max()))
     if most == lengths.min():
         return batch, Batch(0, 0, None, dims, None)  # type: ignore[arg-type]
     real = np.arange(most) < lengths[:, None]
@@ -96,6 +102,8 @@ def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
 
 
 def _fill_rows(rows: Tensor, count: int) -> Tensor:
-    """Pad rows to `count` with copies of the first row."""
+    """Pad rows to `count` with copies of the first row, or with zeros if there is none."""
     missing = count - len(rows)
+    if not len(rows):
+        return rows.new_zeros(count, *rows.shape[1:])
     return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

@@ -34,14 +34,22 @@ def compute_gradients(
     if clip_norm is not None:
         with torch.no_grad():
             gradients = clip_gradients(gradients, clip_norm, stacked=stacked)
-    if correction is None:
-        return gradients
+    return add_correction(gradients, correction)
+
+
+def add_correction(
+    gradients: Sequence[Tensor | None], correction: Sequence[Tensor] | None
+) -> list[Tensor | None]:
+    """Return gradients plus a correction; None stays None, and a correction of None changes nothing."""
+    corrected = list(gradients)
     used = {number: gradient for number, gradient in enumerate(gradients) if gradient is not None}
+    if correction is None or not used:
+        return corrected
     with torch.no_grad():
         sums = torch._foreach_add(list(used.values()), [correction[number] for number in used])
     for number, total in zip(used, sums, strict=True):
-        gradients[number] = total
-    return gradients
+        corrected[number] = total
+    return corrected
 
 
 def clip_gradients(

@@ -13,9 +13,10 @@ from fedsim.base.precision import lower_precision
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
-from fedsim.training.gradients import compute_gradients
+from fedsim.training.gradients import add_correction, compute_gradients
 from fedsim.training.losses import supervised_loss
 from fedsim.training.optimizers import make_update
+from fedsim.training.private_steps import PrivateBatches, count_at_once, sum_clipped_gradients
 from fedsim.training.trained_keys import iterate_followed_buffers, list_frozen_blocks, list_moving_keys
 
 
@@ -74,6 +75,8 @@ def run_local_loop(loop: LocalLoop) -> TrainedModel:
     value, and leaves out the rows that `batch.mask` marks as padding, as `supervised_loss` and `masked_mean`
     do. A loss that ignores the mask runs one client at a time, and the record says why.
     """
+    if isinstance(loop.task.batches, PrivateBatches):
+        loop.task.batches.begin()
     lockstep = loop.task.lockstep
     if lockstep is None:
         return loop.run_alone()
@@ -94,7 +97,8 @@ def run_sgd(
 
     The steps change working copies in place, never `start`. A key that does not train needs no gradient:
     back-propagation stops at the first block, from the input on, that trains. Float buffers (batch
-    statistics) follow the forward passes, except in blocks that do not train at all.
+    statistics) follow the forward passes, except in blocks that do not train at all. With `PrivateBatches`,
+    the steps are private: their gradients are clipped example by example, and noisy.
 
     Args:
         ctx: the round, for this client.
@@ -113,12 +117,20 @@ def run_sgd(
     weights = [params[key].requires_grad_() for key in moving]
     shift = None if correction is None else [tree.to_channels_last(correction[key]) for key in moving]
     total, steps, update = torch.zeros(()), 0, make_update(ctx.local)
+    private = task.batches if isinstance(task.batches, PrivateBatches) else None
+    generator = None if private is None else private.make_generator(task.device)
     with ctx.net.training_mode(frozen):
-        for batch in task.batches:
-            with lower_precision(ctx.local.precision, task.device):
-                value = loss(params, batch)
+        for batch in task.batches if private is None else private.batches:
             # The order is that of its twin `_StackedLoop._update_weights` in `fedsim.stacking.stacked`.
-            gradients = compute_gradients(value, weights, shift, ctx.local.clip_norm)
+            if private is None or generator is None:
+                with lower_precision(ctx.local.precision, task.device):
+                    value = loss(params, batch)
+                gradients = compute_gradients(value, weights, shift, ctx.local.clip_norm)
+            else:
+                moved = {key: params[key].detach() for key in moving}
+                value, sums = _sum_clipped(ctx, loss, params, moved, batch, private.clip)
+                value = value / private.expected_size
+                gradients = add_correction(private.add_noise(sums, generator), shift)
             with torch.no_grad():
                 update(weights, gradients)
                 total = total + value.detach()
@@ -126,6 +138,26 @@ def run_sgd(
     for weight in weights:
         weight.requires_grad_(False)
     return TrainedModel(params, total / max(steps, 1), steps)
+
+
+def _sum_clipped(
+    ctx: Context,
+    loss: Callable[[Params, Batch], Tensor],
+    params: Params,
+    moved: Params,
+    batch: Batch,
+    clip: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the sum of the losses of a batch, and the sums of its clipped gradients by the moved weights."""
+
+    def loss_of_weights(weights: Params, example: Batch) -> Tensor:
+        with lower_precision(ctx.local.precision, example.y.device):
+            return loss({**params, **weights}, example)
+
+    at_once = count_at_once(list(moved.values()))
+    return sum_clipped_gradients(
+        loss_of_weights, moved, batch, clip, at_once=at_once, can_vmap=ctx.net.stackable
+    )
 
 
 def plain_loss(ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:

@@ -1,16 +1,22 @@
 """Accounting: the privacy budget of many noisy rounds, by the accountants of Opacus.
 
-A round is one Gaussian mechanism over Poisson-sampled clients: the sum of vectors of norm at most C, plus
-noise of the standard deviation z C, where z is the noise multiplier. Two federations are neighbours if one
-has one client more.
+A step is one Gaussian mechanism over a Poisson sample: the sum of vectors of norm at most C, plus noise of
+the standard deviation z C, where z is the noise multiplier. With privacy for clients, a step is a round, and
+the sample is of clients; two federations are neighbours if one has one client more. With privacy for
+examples, a step is a local step, and the sample is of the examples of one client.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from math import inf, isnan
+from math import ceil, inf, isinf, isnan
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.base.extras import import_extra
 
@@ -19,12 +25,16 @@ AccountantName: TypeAlias = Literal["rdp", "prv"]
 composed numerically (Gopi et al., NeurIPS 2021), which is tighter and slower."""
 
 PrivacyKind: TypeAlias = Literal["central", "local"]
+"""Who adds noise for the privacy of clients: the server to their sum, or each client to its own update."""
 
 LEAST_NOISE = 1e-6
 """With less noise, epsilon is above 10^11, and the series of Opacus may have no end."""
 
 EXTRA = "privacy"
 MAX_STEPS = 100_000
+
+NEAR_ORDERS = 4
+"""Orders on each side of the last best one that a search tries."""
 
 
 @lru_cache(maxsize=1024)
@@ -47,18 +57,66 @@ def compute_epsilon(
         return 0.0
     if noise_multiplier < LEAST_NOISE:
         return inf
-    book = _load_accountants().create_accountant(mechanism=accountant)
-    book.history = [(noise_multiplier, sample_rate, steps)]
+    if accountant == "rdp":
+        orders = tuple(_load_accountants().RDPAccountant.DEFAULT_ALPHAS)
+        return _compute_rdp_epsilon(noise_multiplier, sample_rate, steps, delta, orders)[0]
+    with _ignored_warnings():
+        book = _load_accountants().create_accountant(mechanism=accountant)
+        book.history = [(noise_multiplier, sample_rate, steps)]
+        epsilon = float(book.get_epsilon(delta))
+    return inf if isnan(epsilon) else epsilon
+
+
+def _compute_rdp_epsilon(
+    noise_multiplier: float, sample_rate: float, steps: int, delta: float, orders: tuple[float, ...]
+) -> tuple[float, float]:
+    """Return the epsilon by Renyi divergences at these orders, and the best order."""
+    analysis = _load_accountants().analysis.rdp
+    with _ignored_warnings():
+        rdp = steps * _compute_step_rdp(noise_multiplier, sample_rate, orders)
+        epsilon, order = analysis.get_privacy_spent(orders=orders, rdp=rdp, delta=delta)
+    return (inf if isnan(epsilon) else float(epsilon)), float(order)
+
+
+@lru_cache(maxsize=4096)
+def _compute_step_rdp(
+    noise_multiplier: float, sample_rate: float, orders: tuple[float, ...]
+) -> NDArray[np.float64]:
+    """Return the Renyi divergences of one step; those of several steps add up."""
+    found: NDArray[np.float64] = _load_accountants().analysis.rdp.compute_rdp(
+        q=sample_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders
+    )
+    return found
+
+
+@contextmanager
+def _ignored_warnings() -> Iterator[None]:
+    """Ignore warnings of Opacus within the block."""
     with warnings.catch_warnings():
         # Opacus advises more orders, also where they change epsilon in the third digit only.
         warnings.simplefilter("ignore", UserWarning)
         # Extreme noise overflows: the result is then infinity or NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        epsilon = float(book.get_epsilon(delta))
-    return inf if isnan(epsilon) else epsilon
+        yield
 
 
-@lru_cache(maxsize=64)
+def compute_worst_epsilon(
+    accountant: AccountantName, mechanisms: Iterable[tuple[float, float, int]], delta: float
+) -> float:
+    """Return the largest epsilon of mechanisms, each (noise multiplier, sample rate, steps); 0 for none.
+
+    The figure of `rdp` is a bound of the exact one: `prv` computes only those that may be the largest.
+    """
+    bounds = [(compute_epsilon("rdp", *mechanism, delta), mechanism) for mechanism in mechanisms]
+    worst = 0.0
+    for bound, mechanism in sorted(bounds, reverse=True):
+        if bound <= worst:
+            break
+        worst = max(worst, compute_epsilon(accountant, *mechanism, delta))
+    return worst
+
+
+@lru_cache(maxsize=1024)
 def find_noise_multiplier(
     accountant: AccountantName, epsilon: float, sample_rate: float, steps: int, delta: float
 ) -> float:
@@ -75,17 +133,43 @@ def find_noise_multiplier(
         ValueError: if Opacus is not installed, or no noise is strong enough.
     """
     low, high = 0.0, 1.0
-    while compute_epsilon(accountant, high, sample_rate, steps, delta) > epsilon:
+    exceeds = _make_budget_test(accountant, epsilon, sample_rate, steps, delta)
+    while exceeds(high):
         low, high = high, 2 * high
         if high > MAX_STEPS:
             raise ValueError(f"no noise keeps {steps:,} rounds within epsilon {epsilon:g}")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        if compute_epsilon(accountant, middle, sample_rate, steps, delta) > epsilon:
+        if exceeds(middle):
             low = middle
         else:
             high = middle
     return high
+
+
+def _make_budget_test(
+    accountant: AccountantName, epsilon: float, sample_rate: float, steps: int, delta: float
+) -> Callable[[float], bool]:
+    """Make the function that tells whether a noise multiplier spends more than epsilon.
+
+    The divergences of all orders take long. With similar noise the best order is a similar one, and epsilon
+    has one minimum over the orders: the next call tries the orders around the last best one.
+    """
+    if accountant != "rdp":
+        return lambda noise: compute_epsilon(accountant, noise, sample_rate, steps, delta) > epsilon
+    every = tuple(float(order) for order in _load_accountants().RDPAccountant.DEFAULT_ALPHAS)
+    orders = every
+
+    def exceeds(noise: float) -> bool:
+        nonlocal orders
+        found, best = _compute_rdp_epsilon(noise, sample_rate, steps, delta, orders)
+        if orders is not every and (isinf(found) or best in (orders[0], orders[-1])):
+            found, best = _compute_rdp_epsilon(noise, sample_rate, steps, delta, every)
+        place = every.index(best) if best in every else 0
+        orders = every[max(0, place - NEAR_ORDERS) : place + NEAR_ORDERS + 1]
+        return found > epsilon
+
+    return exceeds
 
 
 def count_affordable_steps(
@@ -119,6 +203,14 @@ def find_mechanism(
     if kind == "local":
         return noise_multiplier / 2, 1.0
     return noise_multiplier, cohort_size / num_clients
+
+
+def count_batches(num_examples: int, batch_size: int) -> int:
+    """Return m, the number of private steps in an epoch, at least 1; each has the sample rate 1 / m.
+
+    A batch has num_examples / m examples in the mean, which is at most `batch_size`.
+    """
+    return max(1, ceil(num_examples / batch_size))
 
 
 def _load_accountants() -> Any:

@@ -8,7 +8,7 @@ is a change itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -19,6 +19,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Reduction
 from fedsim.core.capabilities import ServerTraining
 from fedsim.core.wrapper import Wrapper
+from fedsim.models.net import Net
 
 ModelUpdate: TypeAlias = Mapping[str, Tree]
 """{payload name: float64 tree of changes}."""
@@ -65,6 +66,14 @@ def find_payload_kinds(algorithm: Algorithm) -> Mapping[str, Reduction]:
 def unwrap(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm without the wrappers around it."""
     return unwrap(algorithm.base) if isinstance(algorithm, Wrapper) else algorithm
+
+
+def explain_statistics(nets: Sequence[Net]) -> str:
+    """Return why models send more than noisy parameters; "" if they do not."""
+    for net in nets:
+        if statistics := set(net.keys) - set(net.parameters):
+            return f"it sends statistics of its examples, such as {min(statistics)}"
+    return ""
 
 
 def read_update(uploads: Mapping[str, Reduction], broadcast: Tree, upload: Mapping[str, Tree]) -> ModelUpdate:

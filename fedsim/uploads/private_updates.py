@@ -45,7 +45,15 @@ from fedsim.errors import FedsimError
 from fedsim.models.net import Net
 from fedsim.uploads.accounting import AccountantName, PrivacyKind, compute_epsilon, find_mechanism
 from fedsim.uploads.attacked_clients import AttackedClients
-from fedsim.uploads.model_updates import ModelUpdate, read_update, require_model_updates, write_update
+from fedsim.uploads.model_updates import (
+    ModelUpdate,
+    explain_statistics,
+    read_update,
+    require_model_updates,
+    unwrap,
+    write_update,
+)
+from fedsim.uploads.server_view import explain_answers
 
 CLIP = "clip"
 """The payload that has the clipping bound."""
@@ -99,7 +107,7 @@ class PrivateUpdates(StatefulWrapper):
 
     Raises:
         ValueError: if the uploads of the base algorithm are no model updates, or `adaptive` has local
-            privacy.
+            privacy; or if its clients tell more than updates, such as their labels.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
@@ -115,6 +123,8 @@ class PrivateUpdates(StatefulWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_model_updates(self.base)
+        if answer := explain_answers(unwrap(self.base)):
+            raise ValueError(f"{type(unwrap(self.base)).__name__} tells more than updates: {answer}")
         if self.adaptive is None:
             return
         if self.kind == "local":
@@ -250,9 +260,9 @@ class PrivateUpdates(StatefulWrapper):
 
 
 def _hide_cohort(reduced: ReducedUpdates, payloads: Mapping[str, Any], size: int) -> ReducedUpdates:
-    """Return what the algorithm may know of a cohort: not who came, nor how many, for this is private too."""
-    ones = (1,) * size
-    return replace(reduced, payloads=payloads, clients=tuple(range(size)), weights=ones, num_examples=ones)
+    """Return what the algorithm may know of a cohort: not who came, nor how many, nor their losses."""
+    shown, ones = tuple(range(size)), (1,) * size
+    return replace(reduced, payloads=payloads, clients=shown, weights=ones, num_examples=ones, metrics={})
 
 
 def measure_norm(update: ModelUpdate) -> Tensor:
@@ -280,9 +290,7 @@ def explain_unsuitable_nets(nets: Sequence[Net]) -> str:
     """Return why models do not suit privacy; "" if they do."""
     if len(nets) > 1:
         return "there are several architectures, each with an unknown number of clients in a round"
-    if statistics := set(nets[0].keys) - set(nets[0].parameters):
-        return f"it sends statistics of its examples, such as {min(statistics)}"
-    return ""
+    return explain_statistics(nets)
 
 
 def explain_count_noise(adaptive: AdaptiveClip | None, noise_multiplier: float, cohort_size: int) -> str:

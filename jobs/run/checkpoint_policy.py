@@ -42,7 +42,7 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
         del data["devices"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
-    for field in ("fairness", "attack", "aggregation", "privacy", "compression"):
+    for field in ("fairness", "attack", "aggregation", "privacy", "secure_aggregation", "compression"):
         if data[field] is None:
             del data[field]
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):

@@ -43,7 +43,7 @@ from jobs.spec.sections.curriculum_fields import Curriculum
 from jobs.spec.sections.data_fields import Data
 from jobs.spec.sections.device_fields import DevicesSection
 from jobs.spec.sections.evaluation_fields import Evaluation
-from jobs.spec.sections.privacy_fields import Fairness, PrivacySection
+from jobs.spec.sections.privacy_fields import Fairness, PrivacySection, SecureAggregationSection
 from jobs.spec.sections.run_fields import Checkpointing, FaultsSection, Resources, Stop
 from jobs.spec.spec_text import apply_overrides, parse_text
 
@@ -81,7 +81,10 @@ class JobSpec(Section):
         description="a robust rule in place of the mean of the clients' models, such as krum or median",
     )
     privacy: PrivacySection | None = Field(
-        default=None, description="differential privacy for each client; null: none"
+        default=None, description="differential privacy for each client or each example; null: none"
+    )
+    secure_aggregation: SecureAggregationSection | None = Field(
+        default=None, description="the server sees sums of uploads alone, at a cost of bytes; null: none"
     )
     compression: Named | None = Field(
         default=None,

@@ -11,8 +11,10 @@ from fedsim.uploads import (
     Attack,
     AttackedClients,
     CompressedUpdates,
+    PrivateExamples,
     PrivateUpdates,
     RobustAggregation,
+    SecureAggregation,
     TiltedWeights,
 )
 from fedsim.uploads.aggregators import Mean
@@ -28,7 +30,9 @@ def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
         spec: checked by `find_upload_faults` and `find_privacy_faults`.
         algorithm: the spec's algorithm, with its data curriculum and layer curriculum.
     """
-    attack, rule = make_attack(spec), spec.aggregation
+    attack, rule, privacy = make_attack(spec), spec.aggregation, spec.privacy
+    if privacy is not None and privacy.kind == "examples":
+        algorithm = PrivateExamples(base=algorithm, **privacy.model_dump(exclude={"kind", "adaptive_clip"}))
     if spec.fairness is not None:
         algorithm = TiltedWeights(base=algorithm, tilt=spec.fairness.tilt)
     if rule is not None:
@@ -37,8 +41,10 @@ def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
         algorithm = RobustAggregation(base=algorithm, aggregator=Mean())
     if attack is not None:
         algorithm = AttackedClients(base=algorithm, attack=attack)
-    if spec.privacy is not None:
-        algorithm = _make_private(spec, spec.privacy, algorithm)
+    if privacy is not None and privacy.kind != "examples":
+        algorithm = _make_private(spec, privacy, algorithm)
+    if spec.secure_aggregation is not None:
+        algorithm = SecureAggregation(base=algorithm, **spec.secure_aggregation.model_dump())
     if (chosen := spec.compression) is None:
         return algorithm
     return CompressedUpdates(base=algorithm, compressor=COMPRESSORS[chosen.name](**chosen.params))
@@ -46,6 +52,7 @@ def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
 
 def _make_private(spec: JobSpec, privacy: PrivacySection, algorithm: Algorithm) -> PrivateUpdates:
     adaptive = privacy.adaptive_clip
+    assert privacy.kind != "examples"
     return PrivateUpdates(
         base=algorithm,
         kind=privacy.kind,

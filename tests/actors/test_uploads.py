@@ -19,8 +19,10 @@ from fedsim.uploads import (
     AdaptiveClip,
     AttackedClients,
     CompressedUpdates,
+    PrivateExamples,
     PrivateUpdates,
     RobustAggregation,
+    SecureAggregation,
 )
 from tests.fedsim.federations import federation
 
@@ -39,6 +41,26 @@ COMPRESSED = {
 @pytest.mark.parametrize("name", [*ROBUST, *ATTACKED, *COMPRESSED])
 def test_workers_give_the_same_rounds(name: str, actor_group: ActorGroup) -> None:
     algorithm: Algorithm = {**ROBUST, **ATTACKED, **COMPRESSED}[name]
+    population = federation(cohort_size=6)
+    expected = simulate(algorithm, population, SerialPool(algorithm, population))
+    found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))
+    for one, other in zip(found, expected, strict=True):
+        assert (one.digest, one.traffic, one.method) == (other.digest, other.traffic, other.method)
+
+
+@pytest.mark.slow
+def test_workers_make_the_same_private_steps(actor_group: ActorGroup) -> None:
+    algorithm = PrivateExamples(base=Scaffold(), clip=0.5, noise_multiplier=0.5)
+    population = federation(cohort_size=6)
+    expected = simulate(algorithm, population, SerialPool(algorithm, population))
+    found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))
+    for one, other in zip(found, expected, strict=True):
+        assert (one.digest, one.traffic, one.method) == (other.digest, other.traffic, other.method)
+
+
+@pytest.mark.slow
+def test_workers_count_the_same_bytes_of_secure_aggregation(actor_group: ActorGroup) -> None:
+    algorithm = SecureAggregation(base=Scaffold(), neighbours=3)
     population = federation(cohort_size=6)
     expected = simulate(algorithm, population, SerialPool(algorithm, population))
     found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))

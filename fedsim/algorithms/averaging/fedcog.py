@@ -78,6 +78,7 @@ class FedCOG(FedAvg, StepNoise):
     rate: Positive = 0.01
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "distillation")
+    further_example_use: ClassVar[str] = "label counts"
     stateful: ClassVar[bool] = True
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 

@@ -58,6 +58,7 @@ class FedDisco(FedAvg):
     b: Annotated[float, Range(minimum=0)] = 0.1
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew",)
+    further_example_use: ClassVar[str] = "label counts"
     uploads: ClassVar = {
         **FedAvg.uploads,
         "labels": Reduction.GATHER,

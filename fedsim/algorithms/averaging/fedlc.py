@@ -48,6 +48,7 @@ class FedLC(FedAvg):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew",)
+    further_example_use: ClassVar[str] = "label counts"
 
     tau: Annotated[float, Range(minimum=0)] = 1.0
 

@@ -44,6 +44,7 @@ class FedRS(FedAvg):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew",)
+    further_example_use: ClassVar[str] = "label counts"
 
     alpha: Share = 0.5
 

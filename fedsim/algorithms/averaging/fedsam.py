@@ -54,6 +54,7 @@ class FedSAM(FedAvg):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("generalisation", "label-skew")
+    further_example_use: ClassVar[str] = "a second gradient of each batch"
 
     rho: Annotated[float, Range(minimum=0)] = 0.05
 

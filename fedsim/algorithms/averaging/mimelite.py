@@ -65,6 +65,7 @@ class MimeLite(FedAvg, PersonalBroadcast):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("client-drift", "server-optimisation")
+    further_example_use: ClassVar[str] = "the gradient of all examples"
 
     beta: Annotated[float, Range(minimum=0, below=1)] = 0.9
 

@@ -166,6 +166,7 @@ class AcePFL(
         *("personalisation", "communication", "distillation"),
         *("model-heterogeneity", "clustering", "privacy"),
     )
+    further_example_use: ClassVar[str] = "label distributions and held-out examples"
     uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.OVERALL_MEAN}
     stateful: ClassVar[bool] = True
     heterogeneous: ClassVar[bool] = True

@@ -72,6 +72,7 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
     gamma: Annotated[float, Range(minimum=0)] = 0.1
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "distillation")
+    further_example_use: ClassVar[str] = "mean logits of each class"
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "logits": Reduction.GATHER}
 

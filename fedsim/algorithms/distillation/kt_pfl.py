@@ -115,6 +115,7 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
         *("personalisation", "communication", "distillation"),
         *("model-heterogeneity", "privacy"),
     )
+    further_example_use: ClassVar[str] = "predictions of models that train without noise"
     uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
     needs_public_set: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS

@@ -106,6 +106,7 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
     server_lr: Positive = 0.001
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
+    further_example_use: ClassVar[str] = "label counts"
     stateful: ClassVar[bool] = True
     needs_public_set: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS

@@ -121,6 +121,7 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "curriculum", "distillation")
     scalars: ClassVar[int] = 1
+    further_example_use: ClassVar[str] = "label counts and mixtures of losses"
     uploads: ClassVar[Mapping[str, Reduction]] = {
         **FedGen.uploads,
         "difficulty": Reduction.GATHER,

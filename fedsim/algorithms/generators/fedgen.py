@@ -142,6 +142,7 @@ class FedGen(GeneratorBase):
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "distillation")
     scalars: ClassVar[int] = 0
+    further_example_use: ClassVar[str] = "label counts"
     uploads: ClassVar[Mapping[str, Reduction]] = {
         **FedAvg.uploads,
         "labels": Reduction.GATHER,

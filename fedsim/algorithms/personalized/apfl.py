@@ -66,6 +66,7 @@ class APFL(FedAvg, PersonalModels):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "examples for the mixing weight"
 
     alpha: Share = 0.5
     adaptive: bool = False

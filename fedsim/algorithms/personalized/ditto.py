@@ -56,6 +56,7 @@ class Ditto(FedAvg, PersonalModels):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "a second local loop for their personal models"
 
     lambda_prox: Annotated[float, Range(minimum=0)] = 1.0
 

@@ -73,6 +73,7 @@ class FedALA(FedAvg):
     first_passes: Annotated[int, Range(1)] = 50
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "examples for the initial model"
     stateful: ClassVar[bool] = True
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:

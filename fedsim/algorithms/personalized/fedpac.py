@@ -106,6 +106,7 @@ class FedPAC(FedRep, ClientInstructions):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation", "label-skew")
+    further_example_use: ClassVar[str] = "mean features of each class"
 
     lambda_align: Annotated[float, Range(minimum=0)] = 1.0
     head_lr: Annotated[float, Range(above=0)] = 0.1

@@ -85,6 +85,7 @@ class FedProto(PersonalParts, PersonalBroadcast):
         "model-heterogeneity",
         "personalisation",
     )
+    further_example_use: ClassVar[str] = "mean features of each class"
 
     lambda_proto: Annotated[float, Range(minimum=0)] = 1.0
 

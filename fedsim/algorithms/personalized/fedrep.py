@@ -48,6 +48,7 @@ class FedRep(PersonalParts):
     head_epochs: Count = 1
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "two local loops"
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """An error for a model without a body."""

@@ -63,6 +63,7 @@ class FedROD(FedAvg, PersonalModels):
     """A generic model with a balanced loss, and a second, personal head for each client."""
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation", "label-skew")
+    further_example_use: ClassVar[str] = "label counts"
     stateful: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS
 

@@ -64,6 +64,7 @@ class IFCA(FedAvg, PayloadAccounting):
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("clustering", "personalisation")
+    further_example_use: ClassVar[str] = "losses under the model of each cluster"
 
     clusters: Count = 2
 

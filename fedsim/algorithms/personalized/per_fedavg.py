@@ -80,6 +80,7 @@ class PerFedAvg(FedAvg, PersonalModels):
     beta: Positive | None = None
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "a gradient of each batch twice"
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Meta-steps on pairs of batches."""

@@ -65,6 +65,7 @@ class PFedMe(FedAvg, PersonalModels):
     beta: Annotated[float, Range(above=0)] = 1.0
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+    further_example_use: ClassVar[str] = "several local loops"
     stateful: ClassVar[bool] = True
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:

@@ -14,6 +14,7 @@ from fedsim.data.places import DataRoots
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.tasks import CLASS_TASKS, LEARNING_TASKS
 from jobs.spec.checks.name_checks import make_public_set_error, needs_public_set
+from jobs.spec.checks.privacy_checks import find_delta_faults
 from jobs.spec.checks.upload_checks import find_label_faults
 from jobs.spec.dataset_facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
@@ -72,6 +73,7 @@ def find_data_faults(
         faults.append(FieldError("data.public.copies", spec.data.public.copies, message, "leave it out"))
     if not any(path.startswith("attack") for path in wrong_paths):
         faults += find_label_faults(spec, facts)
+    faults += find_delta_faults(spec, facts)
     faults += _find_partition_faults(spec, facts, places)
     if facts.file_facts is not None and tests_valid:
         faults += _find_client_test_faults(spec, facts.file_facts)

@@ -16,7 +16,7 @@ from fedsim.samplers import SAMPLERS
 from fedsim.samplers.samplers import PowerOfChoice
 from jobs.spec.checks.device_checks import find_device_faults
 from jobs.spec.checks.local_checks import find_local_faults, find_setting_faults, prefix_paths
-from jobs.spec.checks.privacy_checks import find_privacy_faults
+from jobs.spec.checks.privacy_checks import find_privacy_faults, find_secure_aggregation_faults
 from jobs.spec.checks.stop_checks import find_stop_faults
 from jobs.spec.checks.upload_checks import find_upload_faults
 from jobs.spec.fields import Choice
@@ -41,6 +41,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *find_curriculum_faults(spec),
         *find_upload_faults(spec),
         *find_privacy_faults(spec),
+        *find_secure_aggregation_faults(spec),
         *find_stop_faults(spec),
         *find_device_faults(spec),
         *_find_public_set_faults(spec),

@@ -1,4 +1,4 @@
-"""Checks of the section `privacy`: what it does not go together with, and the budget of the run."""
+"""Checks of `privacy` and `secure_aggregation`: what they exclude, and the budget of the run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import FieldError
+from fedsim.samplers import SAMPLERS
 from fedsim.uploads import ATTACKS
 from fedsim.uploads.accounting import (
     compute_epsilon,
@@ -14,7 +15,10 @@ from fedsim.uploads.accounting import (
     find_noise_multiplier,
 )
 from fedsim.uploads.model_updates import explain_other_uploads
+from fedsim.uploads.private_examples import explain_other_training
 from fedsim.uploads.private_updates import AdaptiveClip, explain_count_noise
+from fedsim.uploads.server_view import explain_answers, explain_single_reads
+from jobs.spec.dataset_facts import DatasetFacts
 from jobs.spec.job_spec import JobSpec
 
 
@@ -27,7 +31,11 @@ def find_privacy_faults(spec: JobSpec) -> list[FieldError]:
     chosen = spec.privacy
     if chosen is None:
         return []
-    faults = list(_find_conflicts(spec))
+    if chosen.kind == "examples":
+        return [*_find_example_conflicts(spec), *_find_common_conflicts(spec)] or _find_example_budget_faults(
+            spec
+        )
+    faults = [*_find_conflicts(spec), *_find_common_conflicts(spec)]
     if chosen.delta >= 1 / spec.clients.total:
         message = (
             "is not below 1 / clients.total: a mechanism that publishes one client would have this delta"
@@ -40,7 +48,7 @@ def find_privacy_faults(spec: JobSpec) -> list[FieldError]:
 
 def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     name, algorithm = spec.algorithm.name, ALGORITHMS.get(spec.algorithm.name)
-    if algorithm is not None and (reason := explain_other_uploads(algorithm)):
+    if algorithm is not None and (reason := explain_other_uploads(algorithm) or explain_answers(algorithm)):
         hint = "choose an algorithm whose clients send models alone, such as fedavg"
         yield FieldError(
             "privacy", spec.privacy and spec.privacy.kind, f"does not cover {name}: {reason}", hint
@@ -54,27 +62,125 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.clients.sampler.name != "uniform":
         message = "selects clients in a way for which the budget does not hold"
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
+    if len(spec.models) > 1:
+        names = [model.name for model in spec.models]
+        yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find what says something about clients' examples without noise, whatever the kind of privacy."""
     if spec.curriculum.clients is not None:
         message = "asks clients for their losses without noise"
         yield FieldError("curriculum.clients", None, message, "leave it out")
     if spec.curriculum.phases is not None:
         message = "asks clients for the losses of their examples without noise"
         yield FieldError("curriculum.phases", None, message, "leave it out")
+    if spec.algorithm.name == "layer_schedule" and spec.algorithm.params.get("times") == "plateau":
+        message = "follows the clients' training losses, which have no noise"
+        yield FieldError("algorithm.times", "plateau", message, "set it to even")
     if spec.local.schedule.name == "plateau":
         message = "follows the clients' training losses, which have no noise"
         yield FieldError("local.schedule", "plateau", message, "use another schedule, such as cosine")
     if spec.stop.metric == "train_loss" or (spec.stop.metric or "").startswith("personal_"):
         message = "comes from the clients' examples without noise"
         yield FieldError("stop.metric", spec.stop.metric, message, "use a metric on the test set")
-    if len(spec.models) > 1:
-        names = [model.name for model in spec.models]
-        yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_example_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find what privacy for examples excludes."""
+    name, algorithm = spec.algorithm.name, ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and (reason := explain_other_training(algorithm)):
+        hint = "choose an algorithm whose clients train by plain local steps, such as fedavg or scaffold"
+        yield FieldError("privacy", "examples", f"does not cover {name}: {reason}", hint)
+    if spec.local.clip_norm is not None:
+        message = "limits the gradient of a batch, and privacy.clip limits that of each example"
+        yield FieldError("local.clip_norm", spec.local.clip_norm, message, "leave it out")
+    if spec.curriculum.data is not None:
+        message = "orders examples by their losses, and the budget holds for random batches"
+        yield FieldError("curriculum.data", None, message, "leave it out")
+    if spec.fairness is not None:
+        message = "weighs clients by their losses, which have no noise"
+        yield FieldError("fairness.tilt", spec.fairness.tilt, message, "leave it out")
+    sampler = SAMPLERS.get(spec.clients.sampler.name)
+    if sampler is not None and (sampler.score is not None or sampler.surveys):
+        message = "asks clients for their losses, which have no noise"
+        yield FieldError("clients.sampler", spec.clients.sampler.name, message, "use another sampler")
+    if spec.aggregation is not None and spec.aggregation.name == "fltrust":
+        message = "lets the server train as a client, whose steps are private"
+        yield FieldError("aggregation", "fltrust", message, "use another rule, such as geometric_median")
+    if spec.devices is not None and spec.devices.policy.name != "wait":
+        message = "leaves out clients that are late, and these have spent their budget too"
+        yield FieldError("devices.policy", spec.devices.policy.name, message, "use wait")
+    if spec.resources.graphs:
+        message = "would repeat the noise of a recorded step"
+        yield FieldError("resources.graphs", True, message, "leave it out")
+
+
+def find_secure_aggregation_faults(spec: JobSpec) -> list[FieldError]:
+    """Find what needs more than the sum of a cohort's uploads.
+
+    Args:
+        spec: of the right shape.
+    """
+    return [] if spec.secure_aggregation is None else list(_find_single_reads(spec))
+
+
+def _find_single_reads(spec: JobSpec) -> Iterator[FieldError]:
+    name, path, algorithm = spec.algorithm.name, "secure_aggregation", ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and (reason := explain_single_reads(algorithm)):
+        hint = "choose an algorithm whose server needs sums alone, such as fedavg or scaffold"
+        yield FieldError(path, None, f"hides from the server what {name} needs: {reason}", hint)
+    if spec.aggregation is not None:
+        message = "reads the single updates of a cohort, which secure aggregation hides from the server"
+        yield FieldError("aggregation", spec.aggregation.name, message, "leave one of them out")
+    if spec.compression is not None:
+        message = "sends fewer numbers, and masks hide only whole vectors of numbers"
+        yield FieldError("compression", spec.compression.name, message, "leave one of them out")
+    sampler = SAMPLERS.get(spec.clients.sampler.name)
+    if spec.curriculum.clients is not None or (sampler and (sampler.score is not None or sampler.surveys)):
+        field = "clients.sampler" if spec.curriculum.clients is None else "curriculum.clients"
+        message = "asks single clients for their losses, which secure aggregation hides from the server"
+        yield FieldError(field, None, message, "leave it out")
+    k = None if spec.secure_aggregation is None else spec.secure_aggregation.neighbours
+    if k is not None and k >= spec.clients.cohort_size:
+        message = f"is more than the other clients of a cohort, which are {spec.clients.cohort_size - 1}"
+        yield FieldError(f"{path}.neighbours", k, message, "leave it out for all others")
+
+
+def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
+    """Find a delta of privacy for examples that is too large for the clients of a data set."""
+    chosen = spec.privacy
+    if chosen is None or chosen.kind != "examples" or not facts.examples:
+        return []
+    mean = facts.examples / spec.clients.total
+    if chosen.delta < 1 / max(1.0, mean):
+        return []
+    message = f"is not below 1 / {mean:g}, and {mean:g} is the mean number of examples of a client: "
+    message += "a mechanism that publishes one example would have this delta"
+    return [FieldError("privacy.delta", chosen.delta, message, f"such as {0.1 / max(1.0, mean):.0e}")]
+
+
+def _find_example_budget_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a missing package, and a budget that no noise keeps for a client with a single batch."""
+    chosen, local = spec.privacy, spec.local
+    assert chosen is not None
+    steps = spec.rounds * (local.steps or local.epochs or 1)
+    try:
+        if chosen.epsilon is None:
+            compute_epsilon(chosen.accountant, 1.0, 1.0, 1, chosen.delta)
+        else:
+            find_noise_multiplier(chosen.accountant, chosen.epsilon, 1.0, steps, chosen.delta)
+    except ValueError as error:
+        hint = "" if "install" in str(error) else "raise epsilon, or lower rounds or local.epochs"
+        return [FieldError("privacy", chosen.kind, str(error), hint)]
+    return []
 
 
 def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
     """Find a missing package, noise that keeps no privacy, and a budget that the rounds exceed."""
     chosen, clients = spec.privacy, spec.clients
     assert chosen is not None
+    assert chosen.kind != "examples"
     try:
         multiplier = find_spec_noise(spec)
         if chosen.adaptive_clip is not None:
@@ -100,13 +206,14 @@ def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def find_spec_noise(spec: JobSpec) -> float:
-    """Return the noise multiplier of a spec with privacy: its own, or that which spends its epsilon.
+    """Return the noise multiplier of a spec with central or local privacy: its own, or that of its epsilon.
 
     Raises:
         ValueError: if Opacus is not installed, or no noise keeps the budget.
     """
     chosen, clients = spec.privacy, spec.clients
     assert chosen is not None
+    assert chosen.kind != "examples"
     if chosen.noise_multiplier is not None:
         return chosen.noise_multiplier
     assert chosen.epsilon is not None

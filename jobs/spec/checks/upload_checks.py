@@ -40,7 +40,7 @@ def _find_fairness_faults(spec: JobSpec) -> list[FieldError]:
     if reason := explain_own_weights(algorithm):
         message = f"does not suit {spec.algorithm.name}: {reason}"
         faults.append(FieldError(path, tilt, message, "choose another algorithm, such as fedavg"))
-    if spec.privacy is not None:
+    if spec.privacy is not None and spec.privacy.kind != "examples":
         message = "needs weights that depend on losses, and privacy gives every client the weight 1"
         faults.append(FieldError(path, tilt, message, "leave one of them out"))
     if spec.aggregation is not None and not AGGREGATORS.get(spec.aggregation.name, Mean).uses_weights:

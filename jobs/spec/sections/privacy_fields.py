@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, make_fault
+from jobs.spec.fields import Number, Section, Whole, make_fault
 
 
 class AdaptiveClipSection(Section):
@@ -22,13 +22,16 @@ class AdaptiveClipSection(Section):
 
 
 class PrivacySection(Section):
-    """Differential privacy for each client, around any algorithm whose clients send models."""
+    """Differential privacy for each client, or for each example, around algorithms that send models."""
 
-    kind: Literal["central", "local"] = Field(
+    kind: Literal["central", "local", "examples"] = Field(
         default="central",
-        description="central: the server adds noise to the sum of updates; local: every client to its own",
+        description="central: the server adds noise to the sum of updates; local: every client to its own; "
+        "examples: every client to the gradients of its local steps (DP-SGD)",
     )
-    clip: Number = Field(default=1.0, gt=0, description="the largest Euclidean norm of an update")
+    clip: Number = Field(
+        default=1.0, gt=0, description="the largest Euclidean norm of an update, or of an example's gradient"
+    )
     adaptive_clip: AdaptiveClipSection | None = Field(
         default=None, description="a bound that changes; `clip` is then that of the first round"
     )
@@ -52,9 +55,29 @@ class PrivacySection(Section):
     def _check_noise(self) -> PrivacySection:
         if self.noise_multiplier is None and self.epsilon is None:
             raise make_fault("needs the noise or the budget", "set epsilon, such as 8, or noise_multiplier")
-        if self.adaptive_clip is not None and self.kind == "local":
-            raise make_fault("has no meaning with kind: local", "leave it out", "adaptive_clip")
+        if self.adaptive_clip is not None and self.kind != "central":
+            raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "adaptive_clip")
+        if self.kind == "examples" and self.noise_multiplier is not None and self.epsilon is not None:
+            hint = "leave one of them out: with epsilon, each client finds the noise that spends it"
+            raise make_fault("goes without noise_multiplier if kind is examples", hint, "epsilon")
         return self
+
+
+class SecureAggregationSection(Section):
+    """Secure aggregation (SecAgg+): the server sees the sums of a cohort's uploads alone."""
+
+    neighbours: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="k, with how many clients each client shares its secrets; null: all others",
+    )
+    threshold: Number = Field(
+        default=0.66,
+        gt=0,
+        le=1,
+        description="the smallest share of the cohort that has to remain; with fewer, the round has no sum",
+    )
 
 
 class Fairness(Section):

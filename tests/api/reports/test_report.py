@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from api.cli.display import make_rounds_table
 from api.reports.class_map import draw_class_map, make_class_map_figure, save_class_map
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import make_clients_figure, make_figures
@@ -44,6 +45,19 @@ def test_a_regression_is_drawn_with_unit_and_direction() -> None:
     for record in records:
         summary.add_record(record)
     assert summary.to_document()["best"] == {"round": 2, "global_rmse": 55.0}
+
+
+def test_a_privacy_budget_is_in_the_figures_of_a_report_and_in_the_table_of_rounds() -> None:
+    budget = {"kind": "central", "delta": 1e-5, "noise_multiplier": 1.0, "clip": 1.0}
+    said = [{"privacy": {**budget, "epsilon": epsilon}} for epsilon in (1.23456, 2.34567, None)]
+    records = [a_round(n).model_copy(update={"method": method}) for n, method in enumerate(said, start=1)]
+    facts = dict(list_facts(RunReport("mine", "1", "SUCCEEDED", "", {}, records[:2])))
+    assert facts["epsilon"] == "2.346, at delta 1e-05"
+    column = make_rounds_table(records).columns[-1]
+    assert (column.header, list(column.cells)) == ("epsilon", ["1.235", "2.346", "infinite"])
+    own = a_round(1).model_copy(update={"method": {"privacy": {"labels": {"epsilon": 1.0}}}})
+    assert make_rounds_table([own]).columns[-1].header != "epsilon"
+    assert "privacy.epsilon" in find_method_curves(records[:2])
 
 
 def test_what_is_drawn() -> None:

@@ -11,6 +11,7 @@ from scipy.special import ndtr
 
 from fedsim.uploads.accounting import (
     compute_epsilon,
+    compute_worst_epsilon,
     count_affordable_steps,
     find_mechanism,
     find_noise_multiplier,
@@ -64,6 +65,25 @@ def test_noise_is_found_that_spends_the_budget(epsilon: float) -> None:
     assert 0.998 * epsilon < compute_epsilon("rdp", noise, 0.1, 50, 1e-5) <= epsilon
     steps = count_affordable_steps("rdp", noise, 0.1, 200, 1e-5, epsilon)
     assert steps in (50, 51)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_a_search_among_few_orders_finds_what_a_search_among_all_finds(rate: float) -> None:
+    low, high = 0.0, 1.0
+    while compute_epsilon("rdp", high, rate, 30, 1e-5) > 2.0:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        exceeds = compute_epsilon("rdp", middle, rate, 30, 1e-5) > 2.0
+        low, high = (middle, high) if exceeds else (low, middle)
+    assert find_noise_multiplier("rdp", 2.0, rate, 30, 1e-5) == high
+
+
+def test_the_worst_of_several_mechanisms() -> None:
+    several = [(1.0, 0.1, 10), (0.7, 0.01, 100), (2.0, 1.0, 2)]
+    each = [compute_epsilon("prv", *mechanism, 1e-5) for mechanism in several]
+    assert compute_worst_epsilon("prv", several, 1e-5) == max(each)
+    assert compute_worst_epsilon("rdp", [], 1e-5) == 0
 
 
 def test_extremes() -> None:

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
+from fedsim.algorithms import FedAvg, Scaffold
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
-from fedsim.uploads import AdaptiveClip, AttackedClients, PrivateUpdates
+from fedsim.uploads import (
+    AdaptiveClip,
+    AttackedClients,
+    PrivateExamples,
+    PrivateUpdates,
+    RobustAggregation,
+    SecureAggregation,
+)
 from fedsim.uploads import accounting as accounts
 from jobs.run.checkpoint_policy import depends_on_num_rounds, describe_experiment
 from jobs.settings import Settings
@@ -46,6 +54,89 @@ def test_the_fields_reach_the_wrapper() -> None:
     assert isinstance(local, PrivateUpdates)
     spent = accounts.compute_epsilon("rdp", local.noise_multiplier / 2, 1.0, 3, 1e-5)
     assert spent == pytest.approx(50, rel=2e-3)
+
+
+EXAMPLES = {"kind": "examples", "noise_multiplier": 1.0}
+
+
+def test_privacy_for_examples_is_innermost(settings: Settings) -> None:
+    spec = private({"kind": "examples", "epsilon": 8, "clip": 2}, attack="sign_flip", aggregation="median")
+    made = resolve_spec(spec, settings).algorithm
+    assert isinstance(made, AttackedClients)
+    assert isinstance(made.base, RobustAggregation)
+    assert made.base.base == PrivateExamples(base=FedAvg(), clip=2, epsilon=8)
+    assert depends_on_num_rounds(spec)
+    assert not depends_on_num_rounds(private(EXAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "fields", "path", "text"),
+    [
+        ({**EXAMPLES, "epsilon": 8}, {}, "privacy.epsilon", "without noise_multiplier"),
+        ({**EXAMPLES, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: examples"),
+        ({**EXAMPLES, "delta": 0.02}, {}, "privacy.delta", "mean number of examples"),
+        (EXAMPLES, {"algorithm": "fedlc"}, "privacy", "label counts"),
+        (EXAMPLES, {"algorithm": "ditto"}, "privacy", "a second local loop"),
+        (EXAMPLES, {"algorithm": "kdia"}, "privacy", "StepNoise"),
+        (EXAMPLES, {"local": {"clip_norm": 1.0}}, "local.clip_norm", "each example"),
+        (EXAMPLES, {"curriculum": {"data": {}}}, "curriculum.data", "random batches"),
+        (EXAMPLES, {"fairness": {"tilt": 1}}, "fairness.tilt", "no noise"),
+        (EXAMPLES, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "no noise"),
+        (EXAMPLES, {"aggregation": "fltrust", "data": {"public": {"fraction": 0.1}}}, "aggregation", "steps"),
+        (
+            EXAMPLES,
+            {"devices": {"fleet": "phones", "policy": {"name": "deadline", "seconds": 9}}},
+            "devices.policy",
+            "spent their budget",
+        ),
+    ],
+)
+def test_what_does_not_go_with_privacy_for_examples_is_refused(
+    privacy: Any, fields: dict[str, Any], path: str, text: str, settings: Settings
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(private(privacy, **fields), settings)
+    faults = [fault for fault in caught.value.errors if fault.path == path]
+    assert len(faults) == 1
+    assert text in str(caught.value)
+
+
+def test_a_schedule_that_follows_losses_is_refused_with_every_kind(settings: Settings) -> None:
+    for privacy in (NOISE, EXAMPLES):
+        spec = private(privacy, algorithm={"name": "layer_schedule", "times": "plateau"})
+        with pytest.raises(SpecError, match="follows the clients' training losses"):
+            resolve_spec(spec, settings)
+
+
+def test_secure_aggregation_is_made_and_described(settings: Settings) -> None:
+    spec = parse_spec({"algorithm": "scaffold", "secure_aggregation": {"neighbours": 4}})
+    made = resolve_spec(spec, settings).algorithm
+    assert made == SecureAggregation(base=Scaffold(), neighbours=4, threshold=0.66)
+    assert describe_experiment(spec)["secure_aggregation"] == {"neighbours": 4, "threshold": 0.66}
+    assert "secure_aggregation" not in describe_experiment(parse_spec({"algorithm": "fedavg"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "text"),
+    [
+        ({"algorithm": "ifca"}, "secure_aggregation", "the payload cluster of every single client"),
+        ({"algorithm": "cfl"}, "secure_aggregation", "models, which it computes"),
+        ({"aggregation": "median"}, "aggregation", "single updates"),
+        ({"compression": "top_k"}, "compression", "whole vectors"),
+        ({"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "single clients"),
+        ({"curriculum": {"clients": {}}}, "curriculum.clients", "single clients"),
+        ({"secure_aggregation": {"neighbours": 10}}, "secure_aggregation.neighbours", "which are 9"),
+        ({"secure_aggregation": {"threshold": 0}}, "secure_aggregation.threshold", "0"),
+    ],
+)
+def test_what_needs_more_than_sums_is_refused(
+    fields: dict[str, Any], path: str, text: str, settings: Settings
+) -> None:
+    common = {"algorithm": "fedavg", "clients": {"total": 20, "fraction": 0.5}, "secure_aggregation": {}}
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(parse_spec({**common, **fields}), settings)
+    assert [fault.path for fault in caught.value.errors] == [path]
+    assert text in str(caught.value)
 
 
 @pytest.mark.slow
@@ -88,9 +179,10 @@ def test_what_does_not_go_together_is_refused(
 
 
 @pytest.mark.slow
-def test_a_model_with_statistics_is_refused(settings: Settings) -> None:
+@pytest.mark.parametrize("privacy", [NOISE, EXAMPLES])
+def test_a_model_with_statistics_is_refused(privacy: Any, settings: Settings) -> None:
     with pytest.raises(SpecError, match="sends statistics of its examples") as caught:
-        resolve_spec(private(NOISE, model="resnet18"), settings)
+        resolve_spec(private(privacy, model="resnet18"), settings)
     assert [fault.path for fault in caught.value.errors] == ["model.name"]
     assert resolve_spec(private(NOISE, model={"name": "resnet18", "norm": "group"}), settings)
 

@@ -1,0 +1,119 @@
+"""Secure aggregation: the models of the base algorithm, bytes by hand, incomplete rounds, who is served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedsim.base import tree
+from fedsim.core import Algorithm, ReducedUpdates, Traffic
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.resume_point import Checkpoint
+from fedsim.engine.simulation import simulate
+from fedsim.uploads import PrivateUpdates, SecureAggregation
+from fedsim.uploads.server_view import explain_single_reads
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick, run
+
+SERVED = [name for name in ALGORITHMS if not explain_single_reads(ALGORITHMS[name])]
+
+
+def secure(base: Algorithm | None = None, **changes: Any) -> SecureAggregation:
+    return SecureAggregation(base=base or FedAvg(), **changes)
+
+
+def params(result: Any) -> Any:
+    return tree.flatten(result.state.params)
+
+
+def test_which_algorithms_are_served() -> None:
+    assert sorted(SERVED) == [
+        *("apfl", "cd2_pfed", "ditto", "fedadagrad", "fedadam", "fedala", "fedavg", "fedavgm", "fedbabu"),
+        *("fedbn", "fedcog", "feddc", "feddyn", "fedexp", "fedgkd", "fedlc", "fedntd", "fedper", "fedprox"),
+        *("fedrep", "fedrod", "fedrs", "fedsam", "fedyogi", "layer_schedule", "lg_fedavg", "mimelite"),
+        *("moon", "per_fedavg", "pfedme", "scaffold"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("fedavg", "scaffold") else pytest.param(n, marks=pytest.mark.slow) for n in SERVED]
+)
+def test_the_models_are_those_of_the_base_algorithm(name: str) -> None:
+    population = federation([16] * 6, rounds=3)
+    plain = run(quick(name), population)
+    for one, other in zip(plain, run(secure(quick(name)), population), strict=True):
+        assert torch.equal(params(other), params(one))
+        assert other.metrics == one.metrics
+        assert other.traffic.personal == one.traffic.personal
+        assert other.method["secure_aggregation"] == {"neighbours": 5, "incomplete": False}
+
+
+@pytest.mark.parametrize(("neighbours", "k"), [(None, 9), (4, 4)])
+def test_the_bytes_by_hand(neighbours: int | None, k: int) -> None:
+    population = federation([16] * 10, rounds=1)
+    numbers = population.nets[0].count_parameters()
+    [result] = run(secure(neighbours=neighbours), population)
+    # 10 numbers of 32 bits add up to at most 36 bits; the weight of a client is one more number.
+    masked, weight = -(-numbers * 36 // 8), 5
+    # 2 keys; a nonce, a tag, an id and 2 shares for each neighbour; in the end a share of each, with its id.
+    up = 2 * 32 + k * (12 + 16 + 4 + 2 * 32) + k * (32 + 4)
+    down = k * (2 * 32 + 4) + k * (12 + 16 + 4 + 2 * 32) + -(-k // 8)
+    assert result.traffic.by_payload == {
+        "params": 10 * (4 * numbers + masked),
+        "secure_aggregation": 10 * (weight + up + down),
+    }
+    assert result.traffic.up == 10 * (masked + weight + up)
+
+
+def test_a_round_of_too_few_clients_changes_nothing() -> None:
+    population, method = federation([16] * 10, rounds=2), secure(Scaffold(), threshold=0.7)
+    ctx, began = population.context(0), run(method, population)[0].state
+    model = tree.map(lambda value: torch.full_like(value, 9.0).double(), began.params)
+    changes = tree.map(torch.Tensor.double, began.base.control)
+
+    def came(clients: int) -> ReducedUpdates:
+        each = tuple(range(clients))
+        ones = (1,) * clients
+        payloads = {"params": model, "control": changes, "secure_aggregation": {"weight": torch.ones(())}}
+        return ReducedUpdates(payloads, each, ones, ones, {}, Traffic(), failed=(8, 9))
+
+    after = method.aggregate(ctx, began, came(6))
+    assert after == replace(began, incomplete=True)
+    assert method.describe_round(ctx, after)["secure_aggregation"]["incomplete"]
+    after = method.aggregate(ctx, after, came(7))
+    assert not after.incomplete
+    assert float(params(replace_state(after)).min()) == 9.0
+
+
+def replace_state(state: Any) -> Any:
+    """Wrap a state as a result of a round."""
+    return type("Result", (), {"state": state})()
+
+
+def test_stacks_checkpoints_and_central_privacy() -> None:
+    pytest.importorskip("opacus")
+    population = federation(cohort_size=6, rounds=3)
+    method = secure(PrivateUpdates(base=FedAvg(), clip=0.5, noise_multiplier=0.5), neighbours=3)
+    whole = run(method, population)
+    assert {"privacy", "secure_aggregation"} <= set(whole[0].method)
+    stacked = simulate(method, population, StackedPool(method, population, 3))
+    for one, other in zip(whole, stacked, strict=True):
+        assert (one.cohort, one.traffic, one.method) == (other.cohort, other.traffic, other.method)
+    middle = Checkpoint(round=1, state=whole[0].state, records=(), client_states=())
+    rest = simulate(method, population, SerialPool(method, population), resume=middle)
+    assert [each.digest for each in rest] == [each.digest for each in whole[1:]]
+
+
+def test_what_reads_single_clients_is_refused() -> None:
+    for name, reason in {
+        "ifca": "the payload cluster of every single client",
+        "cfl": "models, which it computes from the clients' models",
+        "ace_pfl": "the shares of their labels",
+        "fedgen": "the payload labels",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            secure(quick(name))
