@@ -143,8 +143,8 @@ def scores_to_metrics(scores: Mapping[str, Score], scorer: Scorer) -> dict[str, 
 
     With scores on members, also the figures of membership inference.
     """
-    found = measure_membership(scores)
+    found: dict[str, float] = {}
     for name, score in scores.items():
         found |= {f"{name}_{metric}": value for metric, value in scorer.values(score).items()}
         found[f"{name}_loss"] = score.loss / max(score.examples, 1)
-    return found
+    return found | measure_membership(scores)
