@@ -1,4 +1,4 @@
-"""The class map of a report: examples of each class by client, coloured by cluster."""
+"""The class map of a report: examples of each class by client, coloured by cluster or by attackers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jobs.store.records import RoundRecord
 TITLE = "Examples of each class by client"
 
 
-class ClientCluster(NamedTuple):
-    """Clients of one cluster, drawn as neighbours.
+class ClientGroup(NamedTuple):
+    """Clients of one cluster, the attackers, or the other clients, drawn as neighbours.
 
     Attributes:
-        name: number of the cluster; None if the algorithm reports no clusters.
+        name: such as `cluster 2` or `attackers`; "" if all clients are one group.
         clients: client numbers.
         colour: colour as `#rrggbb`.
     """
 
-    name: int | None
+    name: str
     clients: list[int]
     colour: str
 
@@ -36,18 +36,15 @@ class ClassMapDrawing(NamedTuple):
         classes: class names.
         counts: examples by client and class; only the first clients.
         clients: number of all clients.
-        clusters: clusters that together have each client of `counts` once.
+        groups: they have together each client of `counts` once.
+        order: how the clients are ordered, such as `by cluster`; "" if all are one group.
     """
 
     classes: list[str]
     counts: list[list[int]]
     clients: int
-    clusters: list[ClientCluster]
-
-    @property
-    def has_clusters(self) -> bool:
-        """Whether the algorithm reported clusters."""
-        return self.clusters[0].name is not None
+    groups: list[ClientGroup]
+    order: str
 
     @property
     def x_title(self) -> str:
@@ -55,24 +52,32 @@ class ClassMapDrawing(NamedTuple):
         shown = (
             "" if len(self.counts) == self.clients else f", the first {len(self.counts)} of {self.clients:,}"
         )
-        return ("clients, by cluster" if self.has_clusters else "client") + shown
+        return (f"clients, {self.order}" if self.order else "client") + shown
 
 
 def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> ClassMapDrawing | None:
-    """Make the drawing of a class map (as `GET /jobs/{id}/class-map` returns it) with the latest clusters."""
+    """Make the drawing of a class map (as `GET /jobs/{id}/class-map` returns it).
+
+    Clients are grouped by the latest clusters; without clusters, into attackers and others.
+    """
     counts = found["counts"]
     if not counts:
         return None
+    attackers, order = set(found.get("attackers", ())), ""
+    titles: Mapping[int, str] = {0: ""}
     labels = find_clusters(records, len(counts))
-    if labels is None:
-        clusters = [ClientCluster(None, list(range(len(counts))), COLOURS[0])]
-    else:
-        order = sorted(range(len(counts)), key=lambda client: (labels[client], client))
-        groups = [(name, list(who)) for name, who in groupby(order, key=lambda client: labels[client])]
-        clusters = [
-            ClientCluster(name, who, COLOURS[i % len(COLOURS)]) for i, (name, who) in enumerate(groups)
-        ]
-    return ClassMapDrawing(list(found["classes"]), counts, found["clients"], clusters)
+    if labels is not None:
+        titles, order = {label: f"cluster {label}" for label in labels}, "by cluster"
+    elif attackers:
+        labels = [int(client in attackers) for client in range(len(counts))]
+        titles, order = {0: "other clients", 1: "attackers"}, "attackers last"
+    label_of = labels or [0] * len(counts)
+    clients = sorted(range(len(counts)), key=lambda client: (label_of[client], client))
+    groups = [
+        ClientGroup(titles[label], list(who), COLOURS[place % len(COLOURS)])
+        for place, (label, who) in enumerate(groupby(clients, key=lambda client: label_of[client]))
+    ]
+    return ClassMapDrawing(list(found["classes"]), counts, found["clients"], groups, order)
 
 
 def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
@@ -82,7 +87,7 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
     figure = graph_objects.Figure()
     names = [escape_label(name) for name in drawn.classes]
     first = 0
-    for name, clients, colour in drawn.clusters:
+    for name, clients, colour in drawn.groups:
         figure.add_heatmap(
             x=list(range(first, first + len(clients))),
             y=names,
@@ -94,8 +99,8 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
             xgap=1 if len(drawn.counts) <= 60 else 0,
             ygap=1,
             showscale=False,
-            name=f"cluster {name}",
-            showlegend=drawn.has_clusters,
+            name=name,
+            showlegend=bool(drawn.order),
             hovertemplate="client %{customdata}, class %{y}: %{z} examples<extra></extra>",
         )
         first += len(clients)
@@ -103,7 +108,7 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
         template="plotly_white",
         height=max(240, 22 * len(drawn.classes) + 110),
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": drawn.x_title}, "showgrid": False, "showticklabels": not drawn.has_clusters},
+        xaxis={"title": {"text": drawn.x_title}, "showgrid": False, "showticklabels": not drawn.order},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
         margin={"l": 60, "r": 20, "t": 30, "b": 50},
     )
@@ -120,7 +125,7 @@ def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     first, rows = 0, len(drawn.classes)
-    for _, clients, colour in drawn.clusters:
+    for _, clients, colour in drawn.groups:
         extent = (first - 0.5, first + len(clients) - 0.5, rows - 0.5, -0.5)
         shades = LinearSegmentedColormap.from_list("cluster", ["#ffffff", colour])
         axes.imshow(
@@ -136,7 +141,7 @@ def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
     axes.set_xlabel(drawn.x_title, fontsize=8)
     if rows <= 40:
         axes.set_yticks(range(rows), drawn.classes, parse_math=False)
-    if drawn.has_clusters:
+    if drawn.order:
         axes.set_xticks([])
     axes.tick_params(labelsize=7 if rows <= 12 else 5)
     canvas.savefig(path, dpi=DPI)

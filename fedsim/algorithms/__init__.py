@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import isabstract
 from typing import Any
 
+from fedsim.algorithms.averaging.afl import AFL
 from fedsim.algorithms.averaging.fedavgm import FedAvgM
 from fedsim.algorithms.averaging.fedcog import FedCOG
 from fedsim.algorithms.averaging.feddc import FedDC
@@ -21,6 +22,7 @@ from fedsim.algorithms.averaging.fedrs import FedRS
 from fedsim.algorithms.averaging.fedsam import FedSAM
 from fedsim.algorithms.averaging.mimelite import MimeLite
 from fedsim.algorithms.averaging.moon import Moon
+from fedsim.algorithms.averaging.qfedavg import QFedAvg
 from fedsim.algorithms.averaging.scaffold import Scaffold
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.algorithms.distillation.fedad import FedAD
@@ -56,6 +58,7 @@ from fedsim.plugins import Registry
 
 _OWN: dict[str, type[Algorithm]] = {
     "ace_pfl": AcePFL,
+    "afl": AFL,
     "apfl": APFL,
     "cd2_pfed": CD2PFed,
     "cfl": CFL,
@@ -103,6 +106,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "moon": Moon,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
+    "qfedavg": QFedAvg,
     "scaffold": Scaffold,
 }
 
@@ -124,6 +128,7 @@ ALGORITHMS = Registry(
 )
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
     "APFL",
     "CFL",
@@ -173,5 +178,6 @@ __all__ = [
     "Moon",
     "PFedMe",
     "PerFedAvg",
+    "QFedAvg",
     "Scaffold",
 ]

@@ -42,6 +42,8 @@ class Population:
             models; None for none.
         backdoor: test examples with the trigger of a backdoor and its target class, on which fedsim also
             evaluates the deployed models; None for none.
+        members: training examples of the clients, on which fedsim also evaluates the deployed models, to
+            measure membership inference; None for none.
         difficulty: the expert's loss of every training example, float32 `[n]`; None if nothing uses it.
         metrics: of the models, by name; () for those of the learning task.
     """
@@ -53,6 +55,7 @@ class Population:
     public: Examples | None = None
     validation: Examples | None = None
     backdoor: Examples | None = None
+    members: Examples | None = None
     difficulty: NDArray[np.float32] | None = None
     tests: Partition | None = None
     more_tests: Mapping[str, Partition | None] = field(default_factory=dict)

@@ -12,6 +12,7 @@ PURPOSES: Mapping[str, str] = {
     "communication": "far fewer bytes than FedAvg",
     "curriculum": "clients learn in the order of difficulty",
     "distillation": "models learn from the predictions of other models",
+    "fairness": "alike accuracies for all clients",
     "generalisation": "a global model that predicts unseen examples better",
     "label-skew": "clients with unequal shares of the classes",
     "model-heterogeneity": "clients with different architectures learn from one another",

@@ -15,13 +15,16 @@ from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, RunSettings
 from fedsim.data import Dataset, load_dataset, make_federation
 from fedsim.data.augment import Steps
+from fedsim.data.dataset import Examples
 from fedsim.data.federation import augment_public, take_public, take_validation
+from fedsim.data.partition import Partition
 from fedsim.data.partitions import find_task_fault
 from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
 from fedsim.data.places import DataRoots
 from fedsim.engine.expert import Losses, train_expert
+from fedsim.engine.membership import draw_members
 from fedsim.engine.stopping import StopRule
-from fedsim.errors import DataNotFound, SpecError
+from fedsim.errors import DataError, DataNotFound, SpecError
 from fedsim.models import make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
@@ -50,6 +53,8 @@ class Experiment:
         public: share of the data that becomes the labelled public set; it is removed first.
         public_copies, public_augment: augmented copies of each public image, and the steps that make them.
         validation: share of the rest that becomes the validation set, which selects the final model.
+        membership: whether records have the figures of membership inference
+            (`fedsim.engine.membership`).
         attack: what malicious clients do; its changes of examples are made here. None for no attack.
         roots: folders to search for data.
         cache: a folder for slow results, such as an expert's losses; None keeps nothing.
@@ -81,6 +86,7 @@ class Experiment:
     public_copies: int = 0
     public_augment: Steps = ()
     validation: float = 0.0
+    membership: bool = False
     attack: Attack | None = None
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
@@ -158,6 +164,7 @@ class Experiment:
         return Population(
             dataset=poisoned,
             backdoor=backdoor,
+            members=self._draw_members(poisoned, shared.train) if self.membership else None,
             partition=shared.train,
             tests=shared.tests,
             more_tests=shared.more_tests,
@@ -168,6 +175,13 @@ class Experiment:
             difficulty=difficulty,
             metrics=self.metrics,
         )
+
+    def _draw_members(self, data: Dataset, partition: Partition) -> Examples:
+        """Draw as many training examples of the clients as there are test examples."""
+        if not len(data.test):
+            message = f"membership inference compares with test examples, and {data.name} has none"
+            raise DataError(message, "leave evaluation.membership out, or have data with test examples")
+        return draw_members(data.train, partition.indices, len(data.test), self.settings.seed)
 
     def _load_data(self) -> Generator[str, None, Dataset]:
         """Load the data set; download it first if it is missing and `download` is true."""

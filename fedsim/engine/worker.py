@@ -28,6 +28,7 @@ from fedsim.core.public_set import AT_ONCE
 from fedsim.data.dataset import Examples
 from fedsim.engine.blocks import Block, Node, TreeSum
 from fedsim.engine.faults import DEFAULT, Faults, should_fail_client
+from fedsim.engine.membership import MEMBERS, keep_losses
 from fedsim.engine.reduction import add_sums
 from fedsim.engine.retries import AttemptResult, attempt_with_retries
 from fedsim.engine.span_result import (
@@ -225,12 +226,12 @@ class Worker:
             round: counted from 0.
             models: {architecture: {name: model}}, the architecture's number as text.
             shard: the shard's number; shards of the validation set come after those of the test set, and then
-                those of the triggered test examples of a backdoor.
+                those of the triggered test examples of a backdoor, and of the members.
 
         Returns:
             {name: score}. With several architectures, NAME has the sum of their scores, and `NAME_0`,
             `NAME_1`, ... have the score of each. On the validation set every name ends in `_validation`, on
-            triggered examples in `_backdoor`.
+            triggered examples in `_backdoor`, on training examples for membership inference in `_members`.
         """
         ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.to_channels_last, models)
@@ -253,7 +254,9 @@ class Worker:
         x = tree.to_channels_last(self.population.dataset.normalise(stored.to(self.device)))
         with attribute_server_errors(self.algorithm, "predict"):
             outputs = self.algorithm.predict(ctx, model, x)
-            return self.population.scorer.score(outputs, labels.to(self.device))
+            labels, task = labels.to(self.device), ctx.learning_task
+            score = self.population.scorer.score(outputs, labels)
+            return score if self.population.members is None else keep_losses(score, task, outputs, labels)
 
     @torch.inference_mode()
     def measure_losses(
@@ -303,6 +306,7 @@ def _list_test_sets(population: Population) -> list[tuple[str, Examples]]:
         "": population.dataset.test,
         "_validation": population.validation,
         "_backdoor": population.backdoor,
+        MEMBERS: population.members,
     }
     return [(kind, examples) for kind, examples in sets.items() if examples is not None]
 

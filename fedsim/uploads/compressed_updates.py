@@ -95,9 +95,10 @@ class CompressedUpdates(Wrapper):
             whole, change = tree.select(payload, statistics), tree.drop(payload, statistics)
             wanted = _add_residual(change, left.get(name, {}))
             stream = rng.stream(ctx.seed, f"compression {name}", ctx.round, task.client)
-            vector = tree.flatten(wanted)
-            found = self.compressor.compress(vector, stream) if len(vector) else Compressed(vector, 0)
-            got = tree.unflatten(found.vector, tree.layout(wanted))
+            vector, layout = tree.flatten(wanted), tree.layout(wanted)
+            shapes = [shape for _, shape in layout]
+            found = self.compressor.compress(vector, stream, shapes) if len(vector) else Compressed(vector, 0)
+            got = tree.unflatten(found.vector, layout)
             read[name] = {key: got.get(key, whole.get(key)) for key in payload}
             sizes[name] = found.bytes + payload_bytes(tree.select(update.upload[name], statistics))
             left[name] = {**left.get(name, {}), **tree.map(lambda a, b: (a - b).float(), wanted, got)}

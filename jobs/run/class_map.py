@@ -30,7 +30,8 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
 
     Returns:
         `classes` (names), `counts` (examples, [n][C], of the first `MAX_CLIENTS_SHOWN` clients), `distances`
-        (from each client's class distribution to that of all clients, [n]), `clients` (N) and `notes`.
+        (from each client's class distribution to that of all clients, [n]), `clients` (N), `notes` and
+        `attackers` (the malicious clients among the first ones).
 
     Raises:
         SpecError, DataNotFound, DataError: as `make_partition_report`.
@@ -63,7 +64,18 @@ def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:
         "distances": [round(float(distance), 6) for distance in report.distances[:MAX_CLIENTS_SHOWN]],
         "clients": len(report.sizes),
         "notes": list(report.notes),
+        "attackers": _list_attackers(spec, len(report.sizes)),
     }
+
+
+def _list_attackers(spec: JobSpec, clients: int) -> list[int]:
+    """List the malicious clients of a spec, as far as a picture shows them."""
+    from fedsim.uploads.attacks import draw_attackers
+    from jobs.spec.upload_wrappers import make_attack
+
+    attack = make_attack(spec)
+    drawn = [] if attack is None else draw_attackers(attack, spec.seed, clients).tolist()
+    return [client for client in drawn if client < MAX_CLIENTS_SHOWN]
 
 
 def _remove_expert(spec: JobSpec) -> JobSpec:

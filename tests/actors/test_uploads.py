@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -10,6 +11,7 @@ from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from fedsim.algorithms import Scaffold
 from fedsim.core import Algorithm
+from fedsim.engine.membership import draw_members
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.uploads import (
@@ -79,3 +81,15 @@ def test_workers_draw_the_same_noise(kind: Literal["central", "local"], actor_gr
     found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))
     for one, other in zip(found, expected, strict=True):
         assert (one.digest, one.traffic, one.method) == (other.digest, other.traffic, other.method)
+
+
+@pytest.mark.slow
+def test_workers_find_the_same_members(actor_group: ActorGroup) -> None:
+    population, algorithm = federation(cohort_size=6), Scaffold()
+    members = draw_members(population.dataset.train, population.partition.indices, 30, 7)
+    population = replace(population, members=members)
+    expected = simulate(algorithm, population, SerialPool(algorithm, population))
+    found = simulate(algorithm, population, RayPool(algorithm, population, actor_group))
+    for one, other in zip(found, expected, strict=True):
+        assert one.metrics == other.metrics
+        assert "global_membership_auroc" in one.metrics

@@ -72,6 +72,15 @@ def test_recalls_average_to_the_accuracy_of_equal_classes() -> None:
     assert recalls[-1].mean() > 0.2  # chance: 0.1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("in_folder", ["gradient-inversion"], indirect=True)
+def test_an_image_is_rebuilt_from_an_update_unless_it_has_noise() -> None:
+    likeness = runpy.run_path("invert.py")["main"]()
+    assert likeness["no privacy"] > 0.98
+    assert likeness["clipping alone"] > 0.98
+    assert likeness["noise 1"] < 0.5
+
+
 @pytest.mark.parametrize("in_folder", ["notebook"], indirect=True)
 def test_the_cells_of_the_notebook_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(mpl.rcParams, "backend", "agg")

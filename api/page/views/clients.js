@@ -18,7 +18,7 @@ export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });
   const legend = makeLegend();
   const map = figure("class-map", "Examples of each class by client", signal, (found) => {
-    const groups = findClusters(records, found.counts.length);
+    const groups = findGroups(records, found);
     legend.update(findLargest(found.counts), Boolean(groups));
     return drawClassMap(found, groups);
   }, legend.root);
@@ -88,44 +88,59 @@ function figure(id, head, signal, drawing, legend = null) {
   return made;
 }
 
-// The cluster of each client; null if the algorithm reports no cluster for all `clients` of the map.
-const findClusters = ({ method: { clusters } }, clients) => (clusters && clusters.length >= clients ? clusters : null);
+// The groups of the clients: the cluster of each, if the algorithm reports one for every client of the map; else
+// attackers and others, if there are attackers; else null.
+function findGroups({ method: { clusters } }, { counts, attackers = [] }) {
+  if (clusters && clusters.length >= counts.length) {
+    const describe = (label, members) => `${label} (${count(members.length)} ${members.length === 1 ? "client" : "clients"})`;
+    return { labels: clusters, title: (label) => `cluster ${label}`, order: "by cluster", words: "Clusters found by the algorithm", describe };
+  }
+  if (!attackers.length) return null;
+  const labels = counts.map((_, client) => (attackers.includes(client) ? 1 : 0));
+  const describe = (label, members) => (label ? members.join(", ") : "");
+  return { labels, title: (label) => ["other clients", "attackers"][label], order: "attackers last", words: "Malicious clients", describe };
+}
 
-// With clusters, the clients of a cluster are neighbours and have the colour of the cluster.
+// The clients of a group are neighbours and have the colour of the group.
 function drawClassMap({ classes, counts, distances }, groups) {
   const order = counts.map((_, client) => client);
-  if (groups) order.sort((a, b) => groups[a] - groups[b] || a - b);
+  if (groups) order.sort((a, b) => groups.labels[a] - groups.labels[b] || a - b);
   const largest = findLargest(counts);
-  const kinds = groups ? [...new Set(order.map((client) => groups[client]))] : [null];
+  const kinds = groups ? [...new Set(order.map((client) => groups.labels[client]))] : [null];
   const traces = kinds.map((kind, index) => {
-    const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups[client] === kind);
-    return makeCells({ classes, counts, distances, largest }, places, kind, curveColour(index));
+    const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups.labels[client] === kind);
+    return makeCells({ classes, counts, distances, largest }, places, groups ? groups.title(kind) : null, curveColour(index));
   });
   const layout = {
     hovermode: "closest", margin: { l: 48, r: 10, t: groups ? 34 : 10, b: 40 }, showlegend: Boolean(groups),
-    xaxis: axis(groups ? "clients, by cluster" : "client", { showgrid: false, showticklabels: !groups }),
+    xaxis: axis(groups ? `clients, ${groups.order}` : "client", { showgrid: false, showticklabels: !groups }),
     yaxis: axis("", { type: "category", autorange: "reversed", showgrid: false }),
   };
-  return { traces, layout, words: describeClassMap(counts, distances, groups && kinds.map((kind) => [kind, order.filter((client) => groups[client] === kind).length])) };
+  return { traces, layout, words: describeClassMap(counts, distances) + describeGroups(groups, kinds) };
 }
 
-function makeCells({ classes, counts, distances, largest }, places, kind, hue) {
-  const ofCluster = kind === null ? "" : `, cluster ${kind}`;
+function makeCells({ classes, counts, distances, largest }, places, title, hue) {
+  const ofGroup = title === null ? "" : `, ${title}`;
   return {
     // With gaps the library draws single cells; without gaps it needs a style that the page's security policy forbids.
     type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes.map((name) => plainText(name, Infinity)),
-    z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: `cluster ${kind}`, showlegend: kind !== null,
+    z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: title ?? "", showlegend: title !== null,
     customdata: classes.map(() => places.map(([client]) => [client, distances[client]])),
     colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: largest, showscale: false,
-    hovertemplate: `client %{customdata[0]}${ofCluster}, class %{y}: %{z} examples<br>distance to the class distribution of all clients %{customdata[1]:.3f}<extra></extra>`,
+    hovertemplate: `client %{customdata[0]}${ofGroup}, class %{y}: %{z} examples<br>distance to the class distribution of all clients %{customdata[1]:.3f}<extra></extra>`,
   };
 }
 
-function describeClassMap(counts, distances, kinds) {
+function describeGroups(groups, kinds) {
+  if (!groups) return "";
+  const members = (kind) => groups.labels.flatMap((label, client) => (label === kind ? [client] : []));
+  return ` ${groups.words}: ${kinds.map((kind) => groups.describe(kind, members(kind))).filter(Boolean).join(", ")}.`;
+}
+
+function describeClassMap(counts, distances) {
   const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
   const apart = mean(distances).toFixed(3);
-  const grouped = kinds ? ` Clusters found by the algorithm: ${kinds.map(([kind, size]) => `${kind} (${count(size)} ${size === 1 ? "client" : "clients"})`).join(", ")}.` : "";
-  return `Each client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; at most ${count(Math.max(...counts.flat()))} examples of one class. Mean earth mover's distance between a client's class distribution and the class distribution of all clients: ${apart}.${grouped}`;
+  return `Each client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; at most ${count(Math.max(...counts.flat()))} examples of one class. Mean earth mover's distance between a client's class distribution and the class distribution of all clients: ${apart}.`;
 }
 
 function parse(text) {

@@ -94,6 +94,9 @@ function times(job) {
   ];
 }
 
+// The sections of a spec that change what clients send.
+const UPLOADS = ["attack", "aggregation", "compression"];
+
 // The spec of the job in one line.
 export function summary({ spec, id }) {
   const models = (Array.isArray(spec.model) ? spec.model : [spec.model]).map((each) => choice(each)).join(", ");
@@ -101,6 +104,6 @@ export function summary({ spec, id }) {
   const work = steps ? `${steps} steps` : `${epochs} ${epochs === 1 ? "epoch" : "epochs"}`;
   return [
     choice(spec.algorithm) + curriculumOf(spec), choice(spec.data.dataset), choice(spec.data.partition, "kind"), models,
-    `${work}, batch ${batch}, lr ${lr}`, `seed ${spec.seed}`, id,
+    `${work}, batch ${batch}, lr ${lr}`, ...UPLOADS.filter((name) => spec[name]).map((name) => `${name} ${choice(spec[name])}`), `seed ${spec.seed}`, id,
   ].join(" · ");
 }

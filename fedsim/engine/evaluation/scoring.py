@@ -12,6 +12,7 @@ from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, PersonalScores, Score
 from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
 from fedsim.engine.evaluation.personal_evaluation import has_tuning
+from fedsim.engine.membership import measure_membership
 from fedsim.engine.server_training import TELL_SECONDS, ServerTrainingProgress
 from fedsim.learning_tasks.learning_task import Scorer
 
@@ -138,9 +139,12 @@ def describe_progress(event: PersonalEvaluationProgress | ServerTrainingProgress
 
 
 def scores_to_metrics(scores: Mapping[str, Score], scorer: Scorer) -> dict[str, float]:
-    """Return the metrics of every model, such as `NAME_accuracy`, and `NAME_loss` (the mean loss)."""
+    """Return the metrics of every model, such as `NAME_accuracy`, and `NAME_loss` (the mean loss).
+
+    With scores on members, also the figures of membership inference.
+    """
     found: dict[str, float] = {}
     for name, score in scores.items():
         found |= {f"{name}_{metric}": value for metric, value in scorer.values(score).items()}
         found[f"{name}_loss"] = score.loss / max(score.examples, 1)
-    return found
+    return found | measure_membership(scores)

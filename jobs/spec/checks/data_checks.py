@@ -77,6 +77,7 @@ def find_data_faults(
     faults += _find_partition_faults(spec, facts, places)
     if facts.file_facts is not None and tests_valid:
         faults += _find_client_test_faults(spec, facts.file_facts)
+        faults += _find_membership_faults(spec, facts.file_facts)
     return faults
 
 
@@ -184,6 +185,15 @@ def _find_client_test_faults(spec: JobSpec, files: FileFacts) -> list[FieldError
     paths = spec.data.tests.paths
     found = (_find_kind_fault(spec, files, kind, path) for kind, path in paths.items())
     return [fault for fault in found if fault is not None]
+
+
+def _find_membership_faults(spec: JobSpec, files: FileFacts) -> list[FieldError]:
+    """Find membership inference without test examples to compare with."""
+    if not spec.evaluation.membership or spec.data.tests.kind == "merged" or _count_tests_left(spec, files):
+        return []
+    message = f"compares with test examples, and {spec.data.dataset.name} has none"
+    hint = "leave it out, or take a data set with a test part (a test_share above 0)"
+    return [FieldError("evaluation.membership", True, message, hint)]
 
 
 def _find_kind_fault(spec: JobSpec, files: FileFacts, kind: str, path: str) -> FieldError | None:

@@ -47,6 +47,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_public_set_faults(spec),
         *_find_client_test_faults(spec),
         *_find_average_faults(spec),
+        *_find_membership_faults(spec),
         *_find_model_faults(spec),
         *_find_tokenizer_faults(spec),
         *find_local_faults(spec),
@@ -169,6 +170,21 @@ def _find_average_faults(spec: JobSpec) -> list[FieldError]:
     value = average.model_dump(exclude_none=True)
     message = f"{spec.algorithm.name} has no global model to average"
     return [FieldError("evaluation.average", value, message, "leave it out, or choose another algorithm")]
+
+
+def _find_membership_faults(spec: JobSpec) -> list[FieldError]:
+    """Find membership inference for an algorithm without a global model, or for shared examples."""
+    algorithm, path = ALGORITHMS.get(spec.algorithm.name), "evaluation.membership"
+    if not spec.evaluation.membership:
+        return []
+    faults, entry = list[FieldError](), PARTITIONS.get(spec.data.partition.kind)
+    if algorithm is not None and not algorithm.deploys_models:
+        message = f"{spec.algorithm.name} has no global model, from which members could be inferred"
+        faults.append(FieldError(path, True, message, "leave it out, or choose another algorithm"))
+    if entry is not None and entry.shares_examples:
+        message = f"clients of a {spec.data.partition.kind} partition draw from all training examples"
+        faults.append(FieldError(path, True, message, "leave it out, or use another partition"))
+    return faults
 
 
 def _find_model_faults(spec: JobSpec) -> list[FieldError]:

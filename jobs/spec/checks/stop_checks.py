@@ -68,6 +68,7 @@ def _list_known_metrics(spec: JobSpec, algorithm: type[Algorithm]) -> list[str]:
         models += [name.replace("global", "average") for name in models]
     sets = ["", *(["_validation"] if spec.evaluation.validation else [])]
     sets += ["_backdoor"] if spec.attack is not None and spec.attack.name == "backdoor" else []
+    sets += ["_members"] if spec.evaluation.membership else []
     scores = [f"{model}{kind}_{what}" for model in models for kind in sets for what in ("accuracy", "loss")]
     return [*scores, "train_loss", *(["open_share"] if spec.curriculum.data else [])]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any, cast
 
-from fedsim.algorithms import ALGORITHMS
+from fedsim.algorithms import ALGORITHMS, QFedAvg
 from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
 from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS
@@ -33,19 +34,23 @@ def find_upload_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_fairness_faults(spec: JobSpec) -> list[FieldError]:
-    algorithm = ALGORITHMS.get(spec.algorithm.name)
-    if spec.fairness is None or algorithm is None:
+    algorithm, faults = ALGORITHMS.get(spec.algorithm.name), list[FieldError]()
+    if algorithm is None:
         return []
-    path, tilt, faults = "fairness.tilt", spec.fairness.tilt, list[FieldError]()
-    if reason := explain_own_weights(algorithm):
-        message = f"does not suit {spec.algorithm.name}: {reason}"
-        faults.append(FieldError(path, tilt, message, "choose another algorithm, such as fedavg"))
+    path, value = "algorithm", cast("Any", spec.algorithm.name)
+    if spec.fairness is not None:
+        path, value = "fairness.tilt", spec.fairness.tilt
+        if reason := explain_own_weights(algorithm):
+            message = f"does not suit {spec.algorithm.name}: {reason}"
+            faults.append(FieldError(path, value, message, "choose another algorithm, such as fedavg"))
+    elif not issubclass(algorithm, QFedAvg):
+        return []
     if spec.privacy is not None and spec.privacy.kind != "examples":
         message = "needs weights that depend on losses, and privacy gives every client the weight 1"
-        faults.append(FieldError(path, tilt, message, "leave one of them out"))
+        faults.append(FieldError(path, value, message, "leave one of them out"))
     if spec.aggregation is not None and not AGGREGATORS.get(spec.aggregation.name, Mean).uses_weights:
         message = f"has no effect with aggregation: {spec.aggregation.name}, which counts every client once"
-        faults.append(FieldError(path, tilt, message, "use geometric_median or norm_clipping"))
+        faults.append(FieldError(path, value, message, "use geometric_median or norm_clipping"))
     return faults
 
 

@@ -56,6 +56,10 @@ class Evaluation(Section):
     dissimilarity: Annotated[bool, Strict()] = Field(
         default=False, description="record how much the clients' updates of a round disagree"
     )
+    membership: Annotated[bool, Strict()] = Field(
+        default=False,
+        description="record how well an example's loss tells whether a client trained on it",
+    )
     average: ModelAverage | None = Field(
         default=None,
         description="an average of the global models of several rounds, scored as `average` beside them",

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fedsim.base.costs import Cost
+from fedsim.uploads.attacks import SignFlip, draw_attackers
 from jobs.run.artifacts import save_personal_scores
 from jobs.store.states import JobState
 from tests.api.axe import violations
@@ -240,3 +241,24 @@ def test_a_job_of_many_rounds_is_drawn(browser: Browser, service: RunningService
     job = service.ended(rounds=600)
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "at round 600" in browser.text("#chart-words"))
+
+
+@pytest.mark.slow
+def test_attackers_and_what_changes_uploads_are_shown(browser: Browser, service: RunningService) -> None:
+    job = service.ended(
+        clients={"total": 10, "fraction": 0.5},
+        data={"dataset": "digits"},
+        attack={"name": "sign_flip", "share": 0.2},
+        aggregation="median",
+        compression={"name": "top_k", "share": 0.5},
+    )
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    words = "attack sign_flip (share 0.2) · aggregation median · compression top_k (share 0.5)"
+    until(lambda: words in browser.text(".view"))
+    browser.unfold(".clients summary")
+    attackers = draw_attackers(SignFlip(share=0.2), job.spec["seed"], 10).tolist()
+    said = f"Malicious clients: {', '.join(map(str, attackers))}."
+    until(lambda: said in browser.text("#class-map-words"), seconds=40)
+    until(lambda: browser.text("#class-map .legendtext").split("\n") == ["other clients", "attackers"])
+    assert browser.text("#class-map .xtitle") == "clients, attackers last"
+    assert violations(browser) == []

@@ -133,7 +133,7 @@ def test_clients_of_one_cluster_stand_together() -> None:
     record = a_round(1).model_copy(update={"method": {"inner": {"clusters": [1, 0, 1]}}})
     drawn = draw_class_map(found, [record])
     assert drawn is not None
-    assert [(each.name, each.clients) for each in drawn.clusters] == [(0, [1]), (1, [0, 2])]
+    assert [(each.name, each.clients) for each in drawn.groups] == [("cluster 0", [1]), ("cluster 1", [0, 2])]
     assert drawn.x_title == "clients, by cluster"
     first, second = make_class_map_figure(drawn).data
     # Class by client, beside what stands left of it, and both on one scale.
@@ -143,6 +143,19 @@ def test_clients_of_one_cluster_stand_together() -> None:
     assert plain is not None
     assert plain.x_title == "client, the first 3 of 9"
     assert draw_class_map(found | {"counts": []}, []) is None
+
+
+def test_attackers_stand_together_unless_there_are_clusters() -> None:
+    found = {"classes": ["a"], "counts": [[4], [1], [3]], "clients": 3, "attackers": [0]}
+    drawn = draw_class_map(found, [a_round(1)])
+    assert drawn is not None
+    groups = [(each.name, each.clients) for each in drawn.groups]
+    assert groups == [("other clients", [1, 2]), ("attackers", [0])]
+    assert drawn.x_title == "clients, attackers last"
+    record = a_round(1).model_copy(update={"method": {"inner": {"clusters": [1, 0, 1]}}})
+    clustered = draw_class_map(found, [record])
+    assert clustered is not None
+    assert clustered.order == "by cluster"
 
 
 EVIL = ['<a href="https://example.org">pay</a>', "</script><script>alert(1)</script>", "$\\frac$"]

@@ -16,7 +16,7 @@ from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.uploads import COMPRESSORS, CompressedUpdates, Compressor, PrivateUpdates, RobustAggregation
 from fedsim.uploads.aggregators import Median
-from fedsim.uploads.compressors import QSGD, RandomK, TopK
+from fedsim.uploads.compressors import QSGD, PowerSGD, RandomK, TopK
 from fedsim.uploads.model_updates import explain_other_uploads
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run
@@ -75,6 +75,45 @@ def test_qsgd_in_numpy(bits: int) -> None:
     assert size == 1000 * bits / 8 + 4 * 4
 
 
+SHAPES = ((20, 30), (7,), (), (8, 3, 4, 4), (1, 8))
+
+
+def factorise(vector: Any, shapes: Any, stream: Any, rank: int, iterations: int) -> tuple[Any, int]:
+    """The tensors of a vector after PowerSGD, as one vector again, and their bytes."""
+    found, size = [], 0
+    for part in np.split(vector, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]):
+        rows = shapes[len(found)][0] if len(shapes[len(found)]) > 1 else 1
+        numbers, matrix = rank * (rows + part.size // rows), part.reshape(rows, -1)
+        if numbers < part.size:
+            right = stream.standard_normal((matrix.shape[1], rank))
+            for _ in range(iterations):
+                left = np.linalg.qr(matrix @ right)[0]
+                right = matrix.T @ left
+            matrix = left.astype(np.float32).astype(np.float64) @ right.astype(np.float32).T
+        found.append(matrix.ravel())
+        size += 4 * min(numbers, part.size)
+    return np.concatenate(found), size
+
+
+def test_power_sgd_in_numpy() -> None:
+    """Two matrices of 20 x 30 and 8 x 48 are factorised; the rest is too small and travels whole."""
+    method = PowerSGD(rank=3, iterations=2)
+    vector = np.random.default_rng(1).normal(size=sum(int(np.prod(shape)) for shape in SHAPES))
+    result = method.compress(torch.from_numpy(vector), rng.stream(0, "test"), SHAPES)
+    expected, size = factorise(vector, SHAPES, rng.stream(0, "test"), 3, 2)
+    assert result.vector.numpy() == pytest.approx(expected, abs=1e-6)
+    assert result.bytes == size == 4 * (3 * (20 + 30) + 7 + 1 + 3 * (8 + 48) + 8)
+
+
+def test_power_sgd_keeps_a_matrix_of_its_rank() -> None:
+    draw = np.random.default_rng(2)
+    matrix = torch.from_numpy(draw.normal(size=(20, 2)) @ draw.normal(size=(2, 30)))
+    result = PowerSGD(rank=2).compress(matrix.flatten(), rng.stream(0, "test"), ((20, 30),))
+    torch.testing.assert_close(result.vector.view(20, 30), matrix, rtol=1e-5, atol=1e-5)
+    zeros = PowerSGD(rank=2).compress(torch.zeros(600).double(), rng.stream(0, "test"), ((20, 30),))
+    assert not zeros.vector.any()
+
+
 def test_a_bucket_of_zeros_stays() -> None:
     assert compress(QSGD(), np.zeros(5))[0].tolist() == [0.0] * 5
 
@@ -85,7 +124,7 @@ def test_a_bucket_of_zeros_stays() -> None:
 def test_all_entries_are_the_base_algorithm(name: str) -> None:
     population = federation(cohort_size=5, rounds=3)
     plain = run(quick(name), population)
-    for compressor in (TopK(share=1.0), RandomK(share=1.0)):
+    for compressor in (TopK(share=1.0), RandomK(share=1.0), PowerSGD(rank=100)):
         for one, other in zip(plain, run(compressed(compressor, quick(name)), population), strict=True):
             for (_, a), (_, b) in zip(
                 tree.leaves(one.state.params), tree.leaves(other.state.params), strict=True
@@ -94,27 +133,42 @@ def test_all_entries_are_the_base_algorithm(name: str) -> None:
             assert other.traffic == one.traffic
 
 
-def test_three_rounds_in_numpy_with_error_feedback() -> None:
+def read_top_k(wanted: Any, shapes: Any, stream: Any) -> tuple[Any, int]:
+    kept = np.argsort(-np.abs(wanted), kind="stable")[: -(-len(wanted) // 10)]
+    sent = np.zeros_like(wanted)
+    sent[kept] = wanted[kept]
+    return sent, 8 * len(kept)
+
+
+def read_power_sgd(wanted: Any, shapes: Any, stream: Any) -> tuple[Any, int]:
+    return factorise(wanted, shapes, stream, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "read_by_hand"),
+    [(TopK(share=0.1), read_top_k), (PowerSGD(rank=1, iterations=3), read_power_sgd)],
+)
+def test_three_rounds_in_numpy_with_error_feedback(compressor: Compressor, read_by_hand: Any) -> None:
     population, base = federation([16] * 4, rounds=3), FedAvg()
-    method = compressed(TopK(share=0.1))
+    method = compressed(compressor)
     pool, before = SerialPool(base, population), base.init_server_state(population.context(0))
     left = {client: 0.0 for client in range(4)}
     for result in run(method, population):
         ctx, read = population.context(result.round - 1), []
         broadcast = base.broadcast(ctx, before)
         origin = tree.flatten(broadcast["params"]).numpy()
+        shapes = [shape for _, shape in tree.layout(broadcast["params"])]
         for client in range(4):
             task = pool.worker.loader.make_task(base, ctx, client, broadcast, {}, None)
             change = tree.flatten(base.train_client(ctx, task).upload["params"]).numpy() - origin
             wanted = change + left[client]
-            kept = np.argsort(-np.abs(wanted), kind="stable")[: -(-len(wanted) // 10)]
-            sent = np.zeros_like(wanted)
-            sent[kept] = wanted[kept]
+            stream = rng.stream(ctx.seed, "compression params", ctx.round, client)
+            sent, size = read_by_hand(wanted, shapes, stream)
             left[client] = (wanted - sent).astype(np.float32)
             read.append(sent)
         found = tree.flatten(result.state.params).numpy()
         assert found == pytest.approx(origin + np.mean(read, axis=0), abs=1e-6)
-        assert result.traffic.up == 4 * 8 * len(kept)
+        assert result.traffic.up == 4 * size
         before = result.state
 
 

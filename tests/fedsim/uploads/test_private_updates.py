@@ -26,7 +26,8 @@ from tests.fedsim.methods import quick, run
 
 pytest.importorskip("opacus")
 
-SERVED = [name for name in ALGORITHMS if not explain_other_uploads(ALGORITHMS[name])]
+# The weights of qfedavg are losses, and all clients of privacy have the weight 1: the spec refuses it.
+SERVED = [name for name in ALGORITHMS if not explain_other_uploads(ALGORITHMS[name]) and name != "qfedavg"]
 WIDE = 1e9
 
 

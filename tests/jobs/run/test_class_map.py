@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.class_map import FILE, load_class_map
+from fedsim.uploads.attacks import SignFlip, draw_attackers
+from jobs.run.class_map import FILE, load_class_map, make_class_map
 from jobs.run.partition_report import make_partition_report
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -29,6 +30,15 @@ def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path
     dealt = make_partition_report(spec, Settings(home=tmp_path), lambda phase: None)
     assert (dealt.about["public"], dealt.about["validation"]) == (0.1, 0.2)
     assert int(dealt.sizes.sum()) == round(0.8 * round(0.9 * 1438))
+
+
+def test_attackers_are_those_of_the_run(tmp_path: Path) -> None:
+    given = {"algorithm": "fedavg", "seed": 3, "clients": {"total": 12}, "data": {"dataset": "digits"}}
+    assert make_class_map(parse_spec(given), Settings(home=tmp_path))["attackers"] == []
+    attacked = parse_spec({**given, "attack": {"name": "sign_flip", "share": 0.25}})
+    drawn = draw_attackers(SignFlip(share=0.25), 3, 12)
+    assert make_class_map(attacked, Settings(home=tmp_path))["attackers"] == drawn.tolist()
+    assert len(drawn) == 3
 
 
 def test_one_that_cannot_be_kept_is_given(

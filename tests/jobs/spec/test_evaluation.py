@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
@@ -73,3 +74,30 @@ def test_dissimilarity_is_around_all_but_the_average() -> None:
     assert isinstance(made, ModelAveraging)
     assert isinstance(made.base, UpdateDissimilarity)
     assert describe_experiment(both) == {**describe_experiment(spec), "dissimilarity": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"algorithm": "fedper"}, "no global model"),
+        ({"data": {"partition": "sampled"}}, "draw from all training examples"),
+        ({"data": {"dataset": {"name": "npz", "path": "mine.npz", "test_share": 0.0}}}, "npz has none"),
+    ],
+)
+def test_membership_inference_needs_a_model_members_and_tests(
+    fields: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 3)
+    spec = parse_spec({"algorithm": "fedavg", "evaluation": {"membership": True}, **fields})
+    with pytest.raises(SpecError, match=words) as caught:
+        resolve_spec(spec, Settings(home=tmp_path, data_roots=(tmp_path,)))
+    assert [fault.path for fault in caught.value.errors] == ["evaluation.membership"]
+
+
+def test_members_change_no_round_and_have_metrics(tmp_path: Path) -> None:
+    stop = {"metric": "global_members_accuracy", "target": 0.9}
+    spec = parse_spec({"algorithm": "fedavg", "evaluation": {"membership": True}, "stop": stop})
+    assert describe_experiment(spec) == describe_experiment(parse_spec({"algorithm": "fedavg"}))
+    population = resolve_spec(spec, Settings(home=tmp_path)).load_population()
+    assert population.members is not None
+    assert len(population.members) == len(population.dataset.test)
