@@ -47,6 +47,7 @@ class Experiment:
         more_tests: further conventions, by which the personal models are scored as well.
         public: share of the data that becomes the labelled public set; it is removed first.
         validation: share of the rest that becomes the validation set, which selects the final model.
+        test: whether models are scored on test examples; False leaves these out of the population.
         attack: what malicious clients do; its changes of examples are made here. None for no attack.
         roots: folders to search for data.
         cache: a folder for slow results, such as an expert's losses; None keeps nothing.
@@ -76,6 +77,7 @@ class Experiment:
     more_tests: tuple[str, ...] = ()
     public: float = 0.0
     validation: float = 0.0
+    test: bool = True
     attack: Attack | None = None
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
@@ -141,7 +143,7 @@ class Experiment:
         poisoned, backdoor = shared.dataset, None
         if self.attack is not None:
             poisoned, backdoor = poison_examples(self.attack, poisoned, shared.train, self.settings.seed)
-        return Population(
+        population = Population(
             dataset=poisoned,
             backdoor=backdoor,
             partition=shared.train,
@@ -154,6 +156,7 @@ class Experiment:
             difficulty=difficulty,
             metrics=self.metrics,
         )
+        return population if self.test else population.without_tests()
 
     def _load_data(self) -> Generator[str, None, Dataset]:
         """Load the data set; download it first if it is missing and `download` is true."""

@@ -286,6 +286,7 @@ def _build_experiment(
         evaluate_every=spec.evaluation.every,
         metrics=tuple(spec.evaluation.metrics or ()),
         validation=spec.evaluation.validation,
+        test=spec.evaluation.test,
         attack=make_attack(spec),
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,
