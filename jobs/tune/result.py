@@ -27,7 +27,7 @@ class TuneResult:
         test: the metrics of the best spec on the test set; {} without that run.
         run: the run of the best spec with the test set; None if an earlier call made it, or a service.
         job: the id of the job of this run; "" without a service.
-        label: of the jobs of all trials, such as `search=demo-1a2b3c4d`; "" without a service.
+        label: of the jobs of all trials, such as `group=demo-1a2b3c4d`; "" without a service.
     """
 
     search: Search

@@ -11,12 +11,13 @@ from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.sweep import GROUP
 from jobs.tune.halving import Step, choose_step
 from jobs.tune.plan import Search, check_search, plan_search
 from jobs.tune.record import BEST, SearchRecord, Trial
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
-from jobs.tune.service_trials import SEARCH, Service, ServiceTrials
+from jobs.tune.service_trials import Service, ServiceTrials
 from jobs.tune.trial import LocalTrials, Score, Trials, Work, make_trial_spec
 
 
@@ -91,7 +92,7 @@ def tune(
     label = ""
     if on is not None:
         place = ServiceTrials(on, search, processes)
-        label = f"{SEARCH}={place.name}"
+        label = f"{GROUP}={place.name}"
     check_search(search, place.check)
     record = SearchRecord(Path(out), search.to_document())
     _run_trials(search, record, place, processes, on_score)
@@ -123,9 +124,10 @@ def _run_trials(
             while len(running) < processes and (step := _choose_step(search, record, running)) is not None:
                 if step.trial == len(record.trials):
                     record.add({"trial": step.trial, "values": _propose(search, record)})
-                spec = make_trial_spec(search.make_spec(record.trials[step.trial].values))
-                url, until = record.checkpoint_url(step.trial), search.rungs[step.rung]
-                running[train(Work(step.trial, spec, url, until, search.metric))] = step
+                values = record.trials[step.trial].values
+                spec, url = make_trial_spec(search.make_spec(values)), record.checkpoint_url(step.trial)
+                until = search.rungs[step.rung]
+                running[train(Work(step.trial, values, spec, url, until, search.metric))] = step
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -16,13 +16,20 @@ from fedsim.errors import DataError, DoesNotFit, FedsimError, JobNotFound, SpecE
 from jobs.run.run_result import RunResult
 from jobs.spec import JobSpec
 from jobs.spec.sections.run_fields import Stop
+from jobs.spec.submission import MAX_LABEL_VALUE
+from jobs.spec.sweep import GROUP, make_label, make_label_key
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import FINAL, RESUMABLE, JobState
 from jobs.tune.plan import Search
 from jobs.tune.trial import FinalScore, Score, Train, Work, read_score
 
-SEARCH, TRIAL = "search", "trial"
-"""The labels of the jobs: the name of the search, and the number of the trial."""
+TRIAL, BEST = "trial", "best"
+"""A label of the jobs: the number of the trial, or `best` for the run with the test set."""
+
+MOST_VALUES = 28
+"""How many labels of a job are values of searched fields."""
+
+NO_VALUES: Mapping[str, Any] = {}
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 2.0
 """Seconds between two looks at a job."""
@@ -75,7 +82,7 @@ class ServiceTrials:
 
     @cached_property
     def name(self) -> str:
-        """The value of the label `search` of all jobs: the name of the spec, and a hash of the plan."""
+        """The value of the label `group` of all jobs: the name of the spec, and a hash of the plan."""
         return f"{self.search.make_spec({}).name}-{_hash(self.search.to_document())[:8]}"
 
     def check(self, spec: JobSpec) -> None:
@@ -95,7 +102,7 @@ class ServiceTrials:
     def run_best(self, spec: JobSpec) -> FinalScore:
         """Run the best spec as a job."""
         self._is_over.clear()
-        job = self._submit(spec, "best")
+        job = self._submit(spec, BEST)
         if (error := self._wait(job)) is not None:
             raise FedsimError(error, "remove the cause; the same command then resumes the job")
         run = RunResult(spec, list(job.rounds()))
@@ -105,7 +112,7 @@ class ServiceTrials:
         """Train a trial until a round, and score it; a failure of the job is a value, not an error."""
         spec = work.spec.model_copy(update={"stop": Stop(round=self.search.rungs[0])})
         try:
-            job = self._submit(spec, str(work.trial))
+            job = self._submit(spec, str(work.trial), work.values)
         except (SpecError, DataError, DoesNotFit) as refusal:
             return Score("", None, error=str(refusal))
         if (error := self._wait(job, work.until)) is not None:
@@ -113,10 +120,12 @@ class ServiceTrials:
         record = job.rounds(work.until - 1)[0]
         return read_score(record.metrics, record.digest, work.metric)._replace(job=job.job.id)
 
-    def _submit(self, spec: JobSpec, trial: str) -> TrialJob:
+    def _submit(self, spec: JobSpec, trial: str, values: Mapping[str, Any] = NO_VALUES) -> TrialJob:
         """Queue the job of a trial, or find it; resume one that failed or was cancelled before."""
         key = _hash([self.search.to_document(), trial, spec.model_dump(mode="json", exclude_defaults=True)])
-        labels = {SEARCH: self.name, TRIAL: trial}
+        shown = list(values.items())[:MOST_VALUES]
+        labels = {make_label_key(path): make_label(value)[:MAX_LABEL_VALUE] for path, value in shown}
+        labels |= {TRIAL: trial, GROUP: self.name}
         job = self.service.submit(spec, labels=labels, idempotency_key=f"tune-{key}")
         if job.job.state in RESUMABLE:
             job.resume()

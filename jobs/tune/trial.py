@@ -37,6 +37,7 @@ class Work(NamedTuple):
 
     Attributes:
         trial: its number.
+        values: of the searched fields, by path.
         spec: of the trial (`make_trial_spec`), with all its rounds.
         url: the folder of its checkpoints.
         until: the round after which it is scored.
@@ -44,6 +45,7 @@ class Work(NamedTuple):
     """
 
     trial: int
+    values: Mapping[str, Any]
     spec: JobSpec
     url: str
     until: int
