@@ -1,8 +1,10 @@
 // Makes and changes elements. Names from people or algorithms are inserted as text, never as markup.
 
+const DRAWN = new Set(["svg", "g", "path", "text", "title"]); // elements of a picture
+
 // `element("a", { class: "soft", href: "#/jobs", on: { click } }, "text", child)`: false, null and undefined are left out.
 export function element(tag, attributes = {}, ...children) {
-  const made = tag === "svg" || tag === "path"
+  const made = DRAWN.has(tag)
     ? document.createElementNS("http://www.w3.org/2000/svg", tag)
     : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

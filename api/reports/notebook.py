@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import sys
+import time
 from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from api.comparison.records import Comparison
 from api.comparison.run_scores import find_common_metric, find_latest_metrics
@@ -19,6 +21,9 @@ from jobs.store.records import Job, RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+LEAST_PAUSE = 0.3
+"""Seconds between two drawings of a live table."""
 
 MOST_ROUNDS = 10
 """A table shows the first and the last rounds, together so many."""
@@ -85,6 +90,39 @@ class ComparisonView(Comparison):
         tables = [render_html_table(heads, [[cell.text for cell in row] for row in rows], best)]
         tables.append(render_html_table(*make_cost_table(self)))
         return "".join([*tables, *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
+
+class LiveTable:
+    """A table of a job and its rounds in the output of a notebook's cell, redrawn in place as rounds come."""
+
+    def __init__(self) -> None:
+        self._records: list[RoundRecord] = []
+        self._handle: Any = None
+        self._drawn_at = 0.0
+
+    def add(self, job: Job, record: RoundRecord) -> None:
+        """Take the next round; past rounds come fast, and only some of them are drawn."""
+        self._records.append(record)
+        if time.monotonic() - self._drawn_at >= LEAST_PAUSE:
+            done = {"rounds_done": record.round, "last_metrics": {**job.last_metrics, **record.metrics}}
+            self.draw(job.model_copy(update=done))
+
+    def draw(self, job: Job) -> None:
+        """Draw the job and the rounds so far."""
+        from IPython.display import HTML, display
+
+        self._drawn_at = time.monotonic()
+        shown = HTML(render_job(job) + render_rounds(self._records))  # type: ignore[no-untyped-call]
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(shown)
+
+
+def is_in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def plot_rounds(records: Sequence[RoundRecord], name: str | None = None) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +20,7 @@ from jobs.store.records import Job, RoundRecord
 from jobs.store.states import JobState
 
 if TYPE_CHECKING:
-    from api.reports.notebook import Picture
+    from api.reports.notebook import LiveTable, Picture
 
 
 class JobView(ABC):
@@ -101,17 +102,23 @@ class AsyncJobHandle(JobView):
     async def watch(self) -> AsyncIterator[RoundRecord]:
         """Yield the record of each past round, then of each new round, until the job has ended.
 
+        In a notebook, a table of the job and its rounds is shown, and redrawn in place.
+
         Yields:
             The records of the rounds; each round comes once.
 
         Raises:
             Unreachable: the service has not answered for a minute.
         """
-        rounds = NewRounds()
+        rounds, table = NewRounds(), _open_live_table()
         async for message in self.events():
             if (record := rounds.read_round(message)) is not None:
+                if table is not None:
+                    table.add(self.job, record)
                 yield record
         await self.refresh(patient=True)
+        if table is not None:
+            table.draw(self.job)
 
     async def wait(self, timeout: float | None = None) -> JobState:
         """Wait until the job has ended.
@@ -256,3 +263,12 @@ class AsyncJobHandle(JobView):
             Conflict: the job has not ended.
         """
         await self._connection.send(calls.delete(self.id))
+
+
+def _open_live_table() -> LiveTable | None:
+    """Return a table for the cell of a notebook; None elsewhere, where its module is not imported."""
+    if "IPython" not in sys.modules:
+        return None
+    from api.reports.notebook import LiveTable, is_in_notebook
+
+    return LiveTable() if is_in_notebook() else None

@@ -69,6 +69,7 @@ class FedSimClient(BaseClient[httpx.BaseTransport]):
     close = run_blocking(ClientMethods.close)
     send = run_blocking(ClientMethods.send)
     submit = run_blocking(ClientMethods.submit, JobHandle)
+    check = run_blocking(ClientMethods.check)
     plan = run_blocking(ClientMethods.plan)
     job = run_blocking(ClientMethods.job, JobHandle)
     jobs = iterate_blocking(ClientMethods.jobs, JobHandle)

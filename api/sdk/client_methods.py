@@ -12,6 +12,7 @@ from api.sdk.calls import Call
 from api.sdk.job_search import PAGE, find_job
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
 from api.sdk.transport.connection import Connection
+from fedsim.errors import SpecError
 
 if TYPE_CHECKING:
     from api.reports.notebook import ComparisonView
@@ -79,6 +80,19 @@ class ClientMethods:
         data = await self._read_spec(spec, set)
         job = await self._connection.send(calls.submit(data, priority, labels or {}, key))
         return AsyncJobHandle(self._connection, job)
+
+    async def check(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> None:
+        """Check a spec on the service, without queueing it.
+
+        Args:
+            spec: as for `submit`.
+            set: as for `submit`.
+
+        Raises:
+            SpecError: the spec is wrong, or does not fit the service; the error lists every fault.
+        """
+        if faults := await self._connection.send(calls.check(await self._read_spec(spec, set))):
+            raise SpecError(faults)
 
     async def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
         """Measure a spec on the service's cluster before it runs; takes half a minute to five minutes.

@@ -17,6 +17,7 @@ from api.server.work_process import WorkProcess, make_check_environment, make_en
 from fedsim.errors import FieldError, JobNotFound, RequestError, SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.cloning import set_last_round
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
 from jobs.store.states import ACTIVE, FINAL
@@ -188,20 +189,20 @@ class Service:
         return read_check(await self.data_checker.run(question))
 
     def parse_rounds(self, job: Job, rounds: int) -> JobSpec:
-        """Return the spec of a job with another number of rounds, for `check_spec`.
+        """Return the spec of a job with another last round (`set_last_round`), for `check_spec`.
 
         Raises:
             SpecError: the number is out of range, or does not suit the algorithm.
             RequestError: each round depends on the number of rounds, so that the rounds before would differ;
-                or the job ends by a stop rule.
+                or the job ends by a stop rule besides `stop.round`.
         """
         from jobs.spec.resolve import depends_on_num_rounds
 
-        spec = self.parse_spec({**job.spec, "rounds": rounds})
-        if spec.stop.rule is not None:
+        spec = self.parse_spec(set_last_round(job.spec, rounds))
+        if spec.stop.model_copy(update={"round": None}).rule is not None:
             message, hint = "cannot change: stop rules end this job", "begin anew: clone it without `stop`"
             raise RequestError([FieldError("rounds", rounds, message, hint)])
-        if rounds != job.rounds_total and depends_on_num_rounds(spec):
+        if spec.rounds != job.rounds_total and depends_on_num_rounds(spec):
             message = "cannot change: each round of this job depends on their number"
             hint = f"begin anew: fedsim clone {job.id} --set rounds={rounds}"
             raise RequestError([FieldError("rounds", rounds, message, hint)])

@@ -92,6 +92,12 @@ class Population:
             tree.wrap_array(self.public.x), tree.wrap_array(self.public.y), self.dataset.normalise
         )
 
+    def without_tests(self) -> Population:
+        """Return the population without test examples; the training examples of each client are the same."""
+        none = self.dataset.test.select_rows(slice(0))
+        dataset = replace(self.dataset, test=none)
+        return replace(self, dataset=dataset, backdoor=None, tests=None, more_tests={})
+
     def count_steps(self, client: int) -> int:
         """Return the number of local steps of this client in a round."""
         return self.settings.local.steps_for(self.partition.size(client))

@@ -55,6 +55,7 @@ class Experiment:
         validation: share of the rest that becomes the validation set, which selects the final model.
         membership: whether records have the figures of membership inference
             (`fedsim.engine.membership`).
+        test: whether models are scored on test examples; False leaves these out of the population.
         attack: what malicious clients do; its changes of examples are made here. None for no attack.
         roots: folders to search for data.
         cache: a folder for slow results, such as an expert's losses; None keeps nothing.
@@ -87,6 +88,7 @@ class Experiment:
     public_augment: Steps = ()
     validation: float = 0.0
     membership: bool = False
+    test: bool = True
     attack: Attack | None = None
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
@@ -161,7 +163,7 @@ class Experiment:
         poisoned, backdoor = shared.dataset, None
         if self.attack is not None:
             poisoned, backdoor = poison_examples(self.attack, poisoned, shared.train, self.settings.seed)
-        return Population(
+        population = Population(
             dataset=poisoned,
             backdoor=backdoor,
             members=self._draw_members(poisoned, shared.train) if self.membership else None,
@@ -175,6 +177,7 @@ class Experiment:
             difficulty=difficulty,
             metrics=self.metrics,
         )
+        return population if self.test else population.without_tests()
 
     def _draw_members(self, data: Dataset, partition: Partition) -> Examples:
         """Draw as many training examples of the clients as there are test examples."""

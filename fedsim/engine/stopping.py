@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
 
-EndReason: TypeAlias = Literal["target", "patience", "max_bytes", "max_seconds", "rounds"]
+EndReason: TypeAlias = Literal["target", "patience", "max_bytes", "max_seconds", "round", "rounds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class StopRule:
             run is then that of the round with the best value.
         max_seconds: end when the rounds took this many seconds, by their records.
         max_bytes: end when clients and server exchanged this many simulated bytes, down and up.
+        round: end after this round.
     """
 
     metric: str | None = None
@@ -35,6 +36,7 @@ class StopRule:
     patience: int | None = None
     max_seconds: float | None = None
     max_bytes: float | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class StopProgress:
             return "max_bytes"
         if rule.max_seconds is not None and self.seconds >= rule.max_seconds:
             return "max_seconds"
+        if rule.round is not None and self.round >= rule.round:
+            return "round"
         return None
 
     def make_end(self) -> RunEnd:
@@ -151,6 +155,7 @@ class StopProgress:
             "patience": f"{metric} did not improve in {self.waited} measured rounds (stop.patience)",
             "max_bytes": f"{self.bytes:,} bytes travelled (stop.max_bytes: {rule.max_bytes or 0:,.0f})",
             "max_seconds": f"the rounds took {self.seconds:.1f} s (stop.max_seconds: {rule.max_seconds})",
+            "round": f"stop.round is {rule.round}",
         }
         cause = causes.get(reason)
         first = f"stopped after round {self.round}: {cause}" if cause else f"all {self.round} rounds ran"

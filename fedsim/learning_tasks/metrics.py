@@ -84,9 +84,11 @@ def is_lower_better(name: str) -> bool:
 def main_metric_names() -> tuple[str, ...]:
     """Return the names of records' metrics that may represent a run, in order of preference.
 
-    A run with only personal models has no metric of a global model.
+    A run with only personal models has no metric of a global model; a run without test examples has metrics
+    on the validation set alone.
     """
-    return tuple(f"{whose}_{name}" for whose in ("global", "personal") for name in METRICS)
+    families = ("global", "personal", "global_validation")
+    return tuple(f"{family}_{name}" for family in families for name in METRICS)
 
 
 def find_main_metric(metrics: Mapping[str, Any]) -> str | None:

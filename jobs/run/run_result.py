@@ -52,7 +52,7 @@ class BestRound:
     def add(self, record: RoundRecord) -> None:
         """Compare the main metric of the next record with the best one so far."""
         name = find_main_metric(record.metrics)
-        if name is None or not name.startswith("global_"):
+        if name is None or not name.startswith("global_") or "_validation_" in name:
             return
         value: Any = record.metrics[name]
         sign = -1 if is_lower_better(name) else 1

@@ -1,4 +1,4 @@
-"""Cloning: the spec of a new job from the spec of an old one, with some fields changed."""
+"""Specs from the spec of a job: that of a clone, and that of the same job with more rounds."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     if "name" not in fields and data.get("name") == _find_algorithm_name(data):
         del data["name"]
     return set_fields(data, fields)
+
+
+def set_last_round(spec: Mapping[str, Any], last: int) -> dict[str, Any]:
+    """Return the spec of a job that ends after another round, as plain data, unchecked.
+
+    With `stop.round`, the number of rounds stays the same if the round is one of them: a schedule over all
+    rounds keeps its shape. Otherwise `last` is the new number of rounds.
+
+    Args:
+        spec: of the job.
+        last: the last round.
+    """
+    stop, rounds = spec.get("stop") or {}, spec["rounds"]
+    if stop.get("round") is None:
+        return {**spec, "rounds": last}
+    round = last if last < rounds else None
+    return {**spec, "rounds": max(last, rounds), "stop": {**stop, "round": round}}
 
 
 def _find_algorithm_name(data: Mapping[str, Any]) -> Any:

@@ -300,6 +300,7 @@ def _build_experiment(
         metrics=tuple(spec.evaluation.metrics or ()),
         validation=spec.evaluation.validation,
         membership=spec.evaluation.membership,
+        test=spec.evaluation.test,
         attack=make_attack(spec),
         personal=spec.evaluation.personal,
         stop=spec.stop.rule,

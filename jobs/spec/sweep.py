@@ -185,7 +185,7 @@ def _make_member(sweep: Sweep, run: GridRun) -> Member:
     data = apply_overrides(sweep.base, run.items)
     words = ", ".join([*_name_cell(sweep, run), f"seed {run.seed}"])
     spec = parse_spec({**data, "name": f"{sweep.name}: {words}"[:MAX_NAME]})
-    own = {_make_label_key(axis): label for axis, label in run.labels.items()}
+    own = {make_label_key(axis): label for axis, label in run.labels.items()}
     labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
     spec_hash = sweep.hash_spec(spec)
     key = hashlib.sha256(f"{sweep.name}\n{spec_hash}".encode()).hexdigest()[:32]
@@ -212,7 +212,7 @@ def _is_value(items: Sequence[str], label: str) -> bool:
     return path not in NAMED_FIELDS and value in (label, json.dumps(label, ensure_ascii=False))
 
 
-def _make_label_key(axis: str) -> str:
+def make_label_key(axis: str) -> str:
     """Turn the name of an axis into the name of a label."""
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", axis).strip("-._/")[:64] or "axis"
 
@@ -252,7 +252,7 @@ def _expand_axis(axis: str, value: Any) -> Any:
     if isinstance(value, Mapping) and set(value) == {"path", "values"}:
         axis, value = str(value["path"]), value["values"]
     if isinstance(value, list) and value:
-        items = {_make_label(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
+        items = {make_label(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
         if len(items) < len(value):
             hint = "give them names: {label: {path: value}}"
             raise _make_error(path, value, "has two values with one name", hint)
@@ -262,11 +262,11 @@ def _expand_axis(axis: str, value: Any) -> Any:
     raise _make_error(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
 
 
-def _make_label(value: Any) -> str:
+def make_label(value: Any) -> str:
     """Return a value of an axis as people read it, such as `dirichlet beta=0.1` for a mapping."""
     if isinstance(value, Mapping):
         heads = [str(value[key]) for key in ("name", "kind") if key in value]
-        rest = (f"{key}={_make_label(entry)}" for key, entry in value.items() if key not in ("name", "kind"))
+        rest = (f"{key}={make_label(entry)}" for key, entry in value.items() if key not in ("name", "kind"))
         return " ".join([*heads, *rest])
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

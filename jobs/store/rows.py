@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, sele
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import Conflict, FieldError, JobNotFound, RequestError
+from jobs.spec.cloning import set_last_round
 from jobs.spec.submission import CheckedSubmission, new_job_id, read_creation_time
 from jobs.store.records import EventType, Job, JobEvent, RoundRecord
 from jobs.store.states import FINAL, RESUMABLE, STARTED, FailureReason, JobState
@@ -193,7 +194,7 @@ def resume_job(connection: Connection, row: RowMapping, rounds: int | None) -> N
     Args:
         connection: of the transaction.
         row: of the job.
-        rounds: the new number of rounds, with those before; None for the number that the job has.
+        rounds: the last round from now on; None for that of the job. See `set_last_round`.
 
     Raises:
         Conflict: if the job has not ended, or has succeeded and gets no number of rounds.
@@ -209,7 +210,8 @@ def resume_job(connection: Connection, row: RowMapping, rounds: int | None) -> N
             text, hint = f"job {row['id']} has {done} rounds already", "give it a higher number"
             raise RequestError([FieldError("rounds", rounds, text, hint)])
         message = f"resumed with {rounds:,} rounds, after {done:,} of {row['rounds_total']:,}"
-        changes = {"spec": {**row["spec"], "rounds": rounds}, "rounds_total": rounds}
+        spec = set_last_round(row["spec"], rounds)
+        changes = {"spec": spec, "rounds_total": spec["rounds"]}
     enter_state(connection, row, JobState.QUEUED, None, message, **changes)
 
 

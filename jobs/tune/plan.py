@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import FieldError, SpecError
-from jobs.settings import Settings
 from jobs.spec import JobSpec, apply_overrides, read_spec
-from jobs.spec.resolve import parse_spec_and_names, resolve_spec
+from jobs.spec.resolve import parse_spec_and_names
 from jobs.spec.spec_text import set_fields
 from jobs.tune.halving import list_rungs
 from jobs.tune.sampler import Method, check_method, list_grid
@@ -107,8 +106,12 @@ def _check_numbers(trials: int, first_rounds: int, reduction: int, rounds: int) 
         raise SpecError(faults)
 
 
-def check_search(search: Search, settings: Settings) -> None:
+def check_search(search: Search, check: Callable[[JobSpec], None]) -> None:
     """Check the spec with each end of each space, before anything trains.
+
+    Args:
+        search: the plan.
+        check: checks one spec; see `jobs.tune.trial.Trials`.
 
     Raises:
         SpecError: with every fault of the first wrong spec.
@@ -120,7 +123,7 @@ def check_search(search: Search, settings: Settings) -> None:
         for value in space.list_ends():
             spec = search.make_spec({**middle, path: value})
             _check_spec(spec, search.metric)
-            resolve_spec(spec, settings, fetch=True)
+            check(spec)
 
 
 def _check_spec(spec: JobSpec, metric: str | None) -> None:

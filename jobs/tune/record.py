@@ -25,6 +25,7 @@ class Trial:
         scores: the metric on the validation set, by round; None where the run failed or had no finite score.
         error: why it failed; "" if it did not.
         digest: of the server state after the last of these rounds.
+        job: the id of its job on a service; "" without one.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Trial:
     scores: dict[int, float | None] = field(default_factory=dict)
     error: str = ""
     digest: str = ""
+    job: str = ""
 
     @property
     def rounds(self) -> int:
@@ -55,6 +57,7 @@ class SearchRecord:
         trials: in order.
         metric: the metric of the scores; "" before the first score.
         test: the metrics on the test set by the number of the trial; {} before that run.
+        test_job: the id of the job of that run; "" without one.
 
     Raises:
         SettingsError: the folder has another search.
@@ -62,7 +65,7 @@ class SearchRecord:
 
     def __init__(self, folder: Path, search: Mapping[str, Any]) -> None:
         self.folder, self.trials = folder, list[Trial]()
-        self.metric, self.test = "", dict[int, dict[str, Any]]()
+        self.metric, self.test, self.test_job = "", dict[int, dict[str, Any]](), ""
         folder.mkdir(parents=True, exist_ok=True)
         plain = json.loads(json.dumps(search))
         file = folder / SEARCH
@@ -88,9 +91,10 @@ class SearchRecord:
         if "values" in line:
             self.trials.append(Trial(number, dict(line["values"])))
         elif "test" in line:
-            self.test[number] = dict(line["test"])
+            self.test[number], self.test_job = dict(line["test"]), line.get("job", "")
         else:
             trial = self.trials[number]
             trial.scores[line["round"]] = line["value"]
             trial.error, trial.digest = line.get("error", ""), line.get("digest", "")
+            trial.job = line.get("job", "")
             self.metric = line.get("metric") or self.metric

@@ -25,7 +25,9 @@ class TuneResult:
         trials: all trials in order.
         metric: the metric of the scores, on the validation set.
         test: the metrics of the best spec on the test set; {} without that run.
-        run: the run of the best spec with the test set; None if an earlier call made it.
+        run: the run of the best spec with the test set; None if an earlier call made it, or a service.
+        job: the id of the job of this run; "" without a service.
+        label: of the jobs of all trials, such as `group=demo-1a2b3c4d`; "" without a service.
     """
 
     search: Search
@@ -33,6 +35,8 @@ class TuneResult:
     metric: str
     test: dict[str, Any] = field(default_factory=dict)
     run: RunResult | None = None
+    job: str = ""
+    label: str = ""
 
     @property
     def ranked(self) -> list[Trial]:

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
-from jobs.run.listener import RunListener
-from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.sweep import GROUP
 from jobs.tune.halving import Step, choose_step
 from jobs.tune.plan import Search, check_search, plan_search
 from jobs.tune.record import BEST, SearchRecord, Trial
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
-from jobs.tune.trial import Score, Work, open_trainers
+from jobs.tune.service_trials import Service, ServiceTrials
+from jobs.tune.trial import LocalTrials, Score, Trials, Work, make_trial_spec
 
 
 class TuneProgress(NamedTuple):
@@ -48,6 +48,7 @@ def tune(
     seed: int = 0,
     out: str | Path = "tuned",
     processes: int = 1,
+    on: Service | None = None,
     test: bool = True,
     settings: Settings | None = None,
     on_score: Callable[[TuneProgress], None] = lambda _: None,
@@ -72,8 +73,9 @@ def tune(
         out: folder of the search.
         processes: trials at the same time. With 1 they run in this process, and the same call gives the same
             result. More need a script with `if __name__ == "__main__":`.
+        on: a `fedsim.FedSimClient`: each trial is a job of its service, `processes` of them at the same time.
         test: whether the best spec runs once more, scored on the test set.
-        settings: where the data is; by default those of the environment.
+        settings: where the data is, without a service; by default those of the environment.
         on_score: called after each score.
 
     Returns:
@@ -81,43 +83,51 @@ def tune(
 
     Raises:
         SpecError: the spec, a space or an option is wrong, or the spec has no validation set.
+        Unreachable: the service has not answered for a minute.
         SettingsError: Optuna is not installed, or the folder has another search.
         FedsimError: every trial failed; or the run with the test set failed.
     """
-    settings = settings or Settings.from_env()
     search = plan_search(spec, space, set, trials, method, first_rounds, reduction, metric, seed)
-    check_search(search, settings)
+    place: Trials = LocalTrials(processes, settings or Settings.from_env())
+    label = ""
+    if on is not None:
+        place = ServiceTrials(on, search, processes)
+        label = f"{GROUP}={place.name}"
+    check_search(search, place.check)
     record = SearchRecord(Path(out), search.to_document())
-    _run_trials(search, record, processes, settings, on_score)
-    result = TuneResult(search, record.trials, record.metric)
+    _run_trials(search, record, place, processes, on_score)
+    result = TuneResult(search, record.trials, record.metric, label=label)
     if result.best.score is None:
         raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", "")])
     (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
     number = result.best.number
     if test and number not in record.test:
-        result.run = run_in_process(result.spec, settings, RunListener())
-        record.add({"trial": number, "test": result.run.final, "digest": result.run.records[-1].digest})
-    result.test = record.test.get(number, {})
+        final = place.run_best(result.spec)
+        line = {"trial": number, "test": final.metrics, "digest": final.digest}
+        record.add({**line, "job": final.job} if final.job else line)
+        result.run = final.run
+    result.test, result.job = record.test.get(number, {}), record.test_job
     return result
 
 
 def _run_trials(
     search: Search,
     record: SearchRecord,
+    place: Trials,
     processes: int,
-    settings: Settings,
     on_score: Callable[[TuneProgress], None],
 ) -> None:
     """Train trials until nothing is left to train."""
     running = dict[Future[Score], Step]()
-    with open_trainers(processes, settings) as train:
+    with place.open() as train:
         while True:
             while len(running) < processes and (step := _choose_step(search, record, running)) is not None:
                 if step.trial == len(record.trials):
                     record.add({"trial": step.trial, "values": _propose(search, record)})
-                spec = search.make_spec(record.trials[step.trial].values)
-                work = Work(spec, record.checkpoint_url(step.trial), search.rungs[step.rung], search.metric)
-                running[train(work)] = step
+                values = record.trials[step.trial].values
+                spec, url = make_trial_spec(search.make_spec(values)), record.checkpoint_url(step.trial)
+                until = search.rungs[step.rung]
+                running[train(Work(step.trial, values, spec, url, until, search.metric))] = step
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -129,6 +139,7 @@ def _run_trials(
 def _add_score(record: SearchRecord, trial: int, round: int, score: Score) -> None:
     line = {"trial": trial, "round": round, "metric": score.metric, "value": score.value}
     line |= {"digest": score.digest, **({"error": score.error} if score.error else {})}
+    line |= {"job": score.job} if score.job else {}
     record.add(line)
 
 

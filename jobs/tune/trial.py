@@ -1,17 +1,19 @@
-"""Train one trial until a round, from its last checkpoint, and score it on the validation set alone."""
+"""Train one trial until a round, from its last checkpoint, and score it on the validation set alone.
+
+`LocalTrials` trains in processes of this machine; `jobs.tune.service_trials` trains as jobs of a service.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fedsim.checkpoints.checkpoint import Checkpoints
-from fedsim.clients.population import Population
 from fedsim.engine.evaluation.model_selection import choose_best, list_candidates
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
@@ -21,21 +23,29 @@ from fedsim.errors import FedsimError
 from jobs.grid.one_run import Populations
 from jobs.grid.process_pool import open_processes, settle
 from jobs.run.checkpoint_policy import describe_experiment
+from jobs.run.listener import RunListener
+from jobs.run.run_result import RunResult
+from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec
+from jobs.spec.sections.run_fields import Checkpointing, Stop
 
 
 class Work(NamedTuple):
     """A trial and the round to which it trains.
 
     Attributes:
-        spec: of the trial, with all its rounds.
+        trial: its number.
+        values: of the searched fields, by path.
+        spec: of the trial (`make_trial_spec`), with all its rounds.
         url: the folder of its checkpoints.
         until: the round after which it is scored.
         metric: on the validation set; None for the metric that chooses models.
     """
 
+    trial: int
+    values: Mapping[str, Any]
     spec: JobSpec
     url: str
     until: int
@@ -50,12 +60,64 @@ class Score(NamedTuple):
         value: the score; None if the trial failed, or has no finite score.
         digest: of the server state.
         error: why the trial failed; "" if it did not.
+        job: the id of its job on a service; "" without one.
     """
 
     metric: str
     value: float | None
     digest: str = ""
     error: str = ""
+    job: str = ""
+
+
+class FinalScore(NamedTuple):
+    """The outcome of the best spec, run once more with the test set.
+
+    Attributes:
+        metrics: after the last round.
+        digest: of the server state.
+        run: the whole run; None for a job of a service, which keeps it.
+        job: the id of its job; "" without one.
+    """
+
+    metrics: Mapping[str, Any]
+    digest: str
+    run: RunResult | None = None
+    job: str = ""
+
+
+Train: TypeAlias = Callable[[Work], Future[Score]]
+"""Begin to train a trial."""
+
+
+class Trials(Protocol):
+    """The place where trials train."""
+
+    def check(self, spec: JobSpec) -> None:
+        """Check a spec before anything trains.
+
+        Raises:
+            SpecError: with every fault.
+        """
+
+    def open(self) -> AbstractContextManager[Train]:
+        """Return a function that trains trials, several at a time."""
+
+    def run_best(self, spec: JobSpec) -> FinalScore:
+        """Run the best spec once, with the test set.
+
+        Raises:
+            FedsimError: the run failed.
+        """
+
+
+def make_trial_spec(spec: JobSpec) -> JobSpec:
+    """Return the spec of a trial: the same rounds, all of them, without a score on test examples."""
+    evaluation = spec.evaluation.model_copy(update={"test": False, "personal": "never"})
+    changes: dict[str, Any] = {"evaluation": evaluation, "stop": Stop()}
+    if not spec.checkpoint.every:
+        changes["checkpoint"] = Checkpointing(every=spec.rounds)  # promoted trials go on from checkpoints
+    return spec.model_copy(update=changes)
 
 
 class Trainer:
@@ -77,12 +139,12 @@ class Trainer:
             return Score("", None, error=str(error))
         except Exception as error:  # one broken trial must not end the search
             return Score("", None, error=f"{type(error).__name__}: {error}")
-        return _read_score(record, work.metric)
+        return read_score(record["metrics"], record["digest"], work.metric)
 
     def _train(self, work: Work) -> Mapping[str, Any]:
         """Return the record of the round; write checkpoints as the spec says, and after the round."""
         spec, experiment = work.spec, resolve_spec(work.spec, self.settings, fetch=True)
-        population = hide_tests(self.populations.of(experiment))
+        population = self.populations.of(experiment)
         checkpoints = Checkpoints(work.url, describe_experiment(spec))
         checkpoint = checkpoints.load(make_initial_state(experiment.algorithm, population))
         if checkpoint is not None and checkpoint.round >= work.until:
@@ -96,7 +158,7 @@ class Trainer:
                 pool,
                 rounds=work.until,
                 evaluate_every=work.until,
-                personal="never",
+                personal=experiment.personal,
                 resume=checkpoint,
             ):
                 record = result.record()
@@ -109,20 +171,19 @@ class Trainer:
         return record
 
 
-def hide_tests(population: Population) -> Population:
-    """Return the population without any test examples: nothing of a trial is scored on them."""
-    dataset = population.dataset
-    none = dataset.test.select_rows(slice(0))
-    return replace(population, dataset=replace(dataset, test=none), tests=None, more_tests={})
+def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> Score:
+    """Return the score of a trial after a round.
 
-
-def _read_score(record: Mapping[str, Any], metric: str | None) -> Score:
-    metrics, digest = record["metrics"], record["digest"]
+    Args:
+        metrics: of the round.
+        digest: of the server state.
+        metric: see `Work`.
+    """
     if metric is not None:
         value = metrics.get(metric)
-        is_finite = isinstance(value, int | float) and math.isfinite(value)
+        finite = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
         error = "" if metric in metrics else f"the run has no metric {metric!r}; it has {', '.join(metrics)}"
-        return Score(metric, float(value) if is_finite else None, digest, error)
+        return Score(metric, finite, digest, error)
     best = choose_best(list_candidates(metrics))
     if best is None or not math.isfinite(best.validation):
         return Score("", None, digest, "the run has no finite score on the validation set")
@@ -141,14 +202,35 @@ def _work(work: Work) -> Score:
     return _HERE["trainer"](work)
 
 
-@contextmanager
-def open_trainers(processes: int, settings: Settings) -> Iterator[Callable[[Work], Future[Score]]]:
-    """Return a function that trains a trial: in this process, or in one of several processes."""
-    if processes == 1:
-        yield partial(_train_here, Trainer(settings))
-        return
-    with open_processes(processes, _begin, (settings,)) as executor:
-        yield lambda work: executor.submit(_work, work)
+@dataclass(frozen=True)
+class LocalTrials:
+    """Trials that train in processes of this machine, one client after another.
+
+    Attributes:
+        processes: how many; 1 for this process alone.
+        settings: where the data is.
+    """
+
+    processes: int
+    settings: Settings
+
+    def check(self, spec: JobSpec) -> None:
+        """Check a spec with the data of this machine; see `resolve_spec`."""
+        resolve_spec(spec, self.settings, fetch=True)
+
+    @contextmanager
+    def open(self) -> Iterator[Train]:
+        """Return a function that trains trials, several at a time."""
+        if self.processes == 1:
+            yield partial(_train_here, Trainer(self.settings))
+            return
+        with open_processes(self.processes, _begin, (self.settings,)) as executor:
+            yield lambda work: executor.submit(_work, work)
+
+    def run_best(self, spec: JobSpec) -> FinalScore:
+        """Run the best spec in this process."""
+        run = run_in_process(spec, self.settings, RunListener())
+        return FinalScore(run.final, run.records[-1].digest, run)
 
 
 def _train_here(trainer: Trainer, work: Work) -> Future[Score]:

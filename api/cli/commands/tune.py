@@ -8,13 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, SetOption, SpecArgument, make_folder
+from api.cli.commands.options import (
+    Format,
+    FormatOption,
+    SetOption,
+    SpecArgument,
+    UrlOption,
+    make_folder,
+)
 
 if TYPE_CHECKING:
     from jobs.tune.result import TuneResult
     from jobs.tune.search import TuneProgress
 
 MOST_ROWS = 20
+
+
+class TrialPlace(StrEnum):
+    """Where trials train."""
+
+    POOL = "pool"
+    SERVICE = "service"
 
 
 class SearchMethod(StrEnum):
@@ -61,11 +75,15 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Trials at the same time.")] = 2,
+    on: Annotated[
+        TrialPlace, typer.Option("--on", help="pool: processes on this machine; service: jobs.")
+    ] = TrialPlace.POOL,
     test: Annotated[
         bool, typer.Option("--test/--no-test", help="Run the best spec once more, with the test set.")
     ] = True,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the search.")] = Path("tuned"),
     format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Search the values of a spec's fields that do best on the validation set.
 
@@ -77,6 +95,11 @@ def tune(
     from jobs.tune.search import tune as search
     from jobs.tune.space import parse_space_items
 
+    service: Any = None
+    if on is TrialPlace.SERVICE:
+        from api.cli.commands.connection import connect
+
+        service = connect(url)
     wanted = {**_read_spaces(spaces), **parse_space_items(space or [])}
     try:
         result = search(
@@ -90,12 +113,14 @@ def tune(
             seed=seed,
             out=make_folder(out),
             processes=processes,
+            on=service,
             test=test,
             settings=Settings.from_env().add_local_folders(spec),
             on_score=lambda progress: print_message(_describe(progress)),
         )
     except KeyboardInterrupt:
-        print_message(f"stopped; {out} has what is finished; the same command goes on")
+        more = "; jobs that have begun go on" if service is not None else ""
+        print_message(f"stopped; {out} has what is finished; the same command goes on{more}")
         raise
     _write_run(result, out / "best")
     if format is Format.JSON:
@@ -129,7 +154,8 @@ def _describe(progress: TuneProgress) -> str:
         f"failed: {trial.error}" if trial.score is None else f"{trial.score:.4f} after round {trial.rounds}"
     )
     values = ", ".join(f"{path}={value}" for path, value in trial.values.items())
-    return f"trial {trial.number} (of {progress.trials}, {progress.begun} begun): {score}; {values}"
+    job = f"; job {trial.job}" if trial.job else ""
+    return f"trial {trial.number} (of {progress.trials}, {progress.begun} begun): {score}; {values}{job}"
 
 
 def _write_run(result: TuneResult, folder: Path) -> None:
@@ -142,20 +168,17 @@ def _write_run(result: TuneResult, folder: Path) -> None:
 
 def _make_document(result: TuneResult) -> dict[str, Any]:
     trials = [
-        {"trial": each.number, "values": each.values, "scores": each.scores, "error": each.error}
+        {
+            **{"trial": each.number, "values": each.values, "scores": each.scores, "error": each.error},
+            **({"job": each.job} if each.job else {}),
+        }
         for each in result.trials
     ]
     spec = result.spec.model_dump(mode="json")
     best = {"trial": result.best.number, "values": result.best.values, "score": result.best.score}
-    rounds = result.rounds
-    return {
-        "metric": result.metric,
-        "best": best,
-        "test": result.test,
-        "rounds": rounds,
-        "spec": spec,
-        "trials": trials,
-    }
+    found = {"metric": result.metric, "best": best, "test": result.test, "rounds": result.rounds}
+    jobs = {"label": result.label, "job": result.job} if result.label else {}
+    return {**found, **jobs, "spec": spec, "trials": trials}
 
 
 def _print_result(result: TuneResult, out: Path) -> None:
@@ -170,7 +193,10 @@ def _print_result(result: TuneResult, out: Path) -> None:
     full = len(result.trials) * result.search.rungs[-1]
     print_message(f"{result.rounds} rounds trained; without early stopping {full}")
     if name := next((name for name in main_metric_names() if name in result.test), None):
-        print_message(f"on the test set, once: {name} {result.test[name]:.4f}; the run is in {out / 'best'}")
+        place = f"job {result.job}" if result.job else f"in {out / 'best'}"
+        print_message(f"on the test set, once: {name} {result.test[name]:.4f}; the run is {place}")
+    if result.label:
+        print_message(f"`fedsim compare --label {result.label}` compares the trials")
     print_message(f"wrote {out / 'best.yaml'}; `fedsim run {out / 'best.yaml'}` runs it")
 
 

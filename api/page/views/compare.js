@@ -12,6 +12,7 @@ import { FINAL, formatMetricName } from "../formatting.js";
 import { isShare } from "../metrics.js";
 import { comparisonTable, differenceTable } from "./compare_table.js";
 import { plainText } from "./method_changes.js";
+import { parallelCoordinates } from "./parallel.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
@@ -64,6 +65,7 @@ class Comparison {
         element("div", { class: "row" }, ["svg", "png"].map((format) => button(`Save ${format.toUpperCase()}`, () => this.savePicture(format),
           { data: { picture: format } }))))),
       this.fault, this.picture, this.words);
+    this.parallel = parallelCoordinates(this.signal);
     this.remarks = element("div", { class: "soft", id: "compare-remarks" });
     this.figures = element("section", { "aria-labelledby": "figures-head" }, element("div", { class: "title" },
       element("h2", { id: "figures-head" }, "Figures"), element("div", { class: "controls" },
@@ -71,7 +73,7 @@ class Comparison {
         element("div", { class: "row" }, TABLES.map(([name, ending, type]) => button(`Save ${name}`, () => this.saveTable(ending, type), { data: { table: ending } }))))), this.table);
     this.differences = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of differences" });
     this.different = element("section", { "aria-labelledby": "differences-head" }, element("h2", { id: "differences-head" }, "What differs"), this.differences);
-    this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.figures, this.remarks, this.different);
+    this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.parallel.root, this.figures, this.remarks, this.different);
     this.chart = new Chart(this.picture, this.words, () => this.drawCurves(), this.signal);
     draw();
   }
@@ -179,6 +181,7 @@ class Comparison {
     const differing = differenceTable(groups, found.differences);
     show(this.different, Boolean(differing));
     if (differing) replaceIfChanged(this.differences, differing);
+    this.parallel.update(found, this.jobs);
     if (this.groups.length) this.chart.draw();
   }
 

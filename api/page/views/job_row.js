@@ -68,7 +68,7 @@ export function jobRow({ chosen, choose, done }) {
     const metric = findMainMetric(job.last_metrics);
     const kind = findKind(metric);
     setText(reached, measure(metric, job.last_metrics[metric]));
-    setText(whose, [kind === "accuracy" ? "" : METRICS[kind].title, metric.startsWith("personal_") ? "personal models" : ""].filter(Boolean).join(", "));
+    setText(whose, [kind === "accuracy" ? "" : METRICS[kind].title, metric.startsWith("personal_") ? "personal models" : "", metric.includes("_validation_") ? "validation" : ""].filter(Boolean).join(", "));
     show(whose, Boolean(whose.textContent));
     setText(cells.bytes, bytes(found?.bytes));
     const time = secondsOfWork(job);

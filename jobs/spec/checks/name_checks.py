@@ -48,6 +48,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_client_test_faults(spec),
         *_find_average_faults(spec),
         *_find_membership_faults(spec),
+        *_find_evaluation_faults(spec),
         *_find_model_faults(spec),
         *_find_tokenizer_faults(spec),
         *find_local_faults(spec),
@@ -184,6 +185,27 @@ def _find_membership_faults(spec: JobSpec) -> list[FieldError]:
     if entry is not None and entry.shares_examples:
         message = f"clients of a {spec.data.partition.kind} partition draw from all training examples"
         faults.append(FieldError(path, True, message, "leave it out, or use another partition"))
+    if not spec.evaluation.test:
+        message = "compares with test examples, and evaluation.test leaves them out"
+        faults.append(FieldError(path, True, message, "leave one of them out"))
+    return faults
+
+
+def _find_evaluation_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a run without test examples that has nothing else to score its models on."""
+    evaluation, algorithm = spec.evaluation, ALGORITHMS.get(spec.algorithm.name)
+    if evaluation.test:
+        return []
+    faults, path = list[FieldError](), "evaluation.test"
+    if not evaluation.validation:
+        hint = "set evaluation.validation, such as 0.1"
+        faults.append(FieldError(path, False, "leaves no examples to score the models on", hint))
+    if algorithm is not None and not algorithm.deploys_models:
+        message = f"leaves out the only scores: {spec.algorithm.name} has no global model"
+        faults.append(FieldError(path, False, message, "leave it out, or choose another algorithm"))
+    if evaluation.personal in ("last", "always"):
+        message = "needs test examples, and evaluation.test leaves them out"
+        faults.append(FieldError("evaluation.personal", evaluation.personal, message, "set it to never"))
     return faults
 
 

@@ -1,4 +1,4 @@
-"""Checks of `stop.metric`: a run must measure it, and often enough."""
+"""Checks of `stop`: a run must have the round, and must measure the metric often enough."""
 
 from __future__ import annotations
 
@@ -20,11 +20,22 @@ PERSONAL_HINT = "take personal_accuracy_mean, with evaluation.personal: always"
 
 
 def find_stop_faults(spec: JobSpec) -> list[FieldError]:
-    """Find a metric of `stop` that the run never measures, or not in every evaluated round.
+    """Find a round of `stop` after the last one, and a metric that is not measured in every evaluated round.
 
     The metrics of an algorithm that names its models or metrics itself are known only in the run; a metric
     that is missing there ends it in its first evaluated round.
     """
+    return _find_round_faults(spec) + _find_metric_faults(spec)
+
+
+def _find_round_faults(spec: JobSpec) -> list[FieldError]:
+    last = spec.stop.round
+    if last is None or last <= spec.rounds:
+        return []
+    return [FieldError("stop.round", last, f"is after the last round, {spec.rounds}", "raise rounds too")]
+
+
+def _find_metric_faults(spec: JobSpec) -> list[FieldError]:
     metric, algorithm = spec.stop.metric, ALGORITHMS.get(spec.algorithm.name)
     if metric is None or algorithm is None or metric == "train_loss":
         return []
@@ -66,9 +77,10 @@ def _list_known_metrics(spec: JobSpec, algorithm: type[Algorithm]) -> list[str]:
         models += [f"global_{number}" for number in range(len(spec.models))] if models else []
     if spec.evaluation.average is not None:
         models += [name.replace("global", "average") for name in models]
-    sets = ["", *(["_validation"] if spec.evaluation.validation else [])]
-    sets += ["_backdoor"] if spec.attack is not None and spec.attack.name == "backdoor" else []
-    sets += ["_members"] if spec.evaluation.membership else []
+    tested, has_backdoor = spec.evaluation.test, spec.attack is not None and spec.attack.name == "backdoor"
+    sets = [*([""] if tested else []), *(["_validation"] if spec.evaluation.validation else [])]
+    sets += ["_backdoor"] if tested and has_backdoor else []
+    sets += ["_members"] if tested and spec.evaluation.membership else []
     scores = [f"{model}{kind}_{what}" for model in models for kind in sets for what in ("accuracy", "loss")]
     return [*scores, "train_loss", *(["open_share"] if spec.curriculum.data else [])]
 

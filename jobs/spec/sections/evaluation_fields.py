@@ -41,6 +41,10 @@ class Evaluation(Section):
         lt=1,
         description="share of the training data for the validation set, which chooses the final model",
     )
+    test: Annotated[bool, Strict()] = Field(
+        default=True,
+        description="score models on test examples; false: on the validation set alone, as a search does",
+    )
     metrics: list[MetricName] | None = Field(
         default=None,
         min_length=1,

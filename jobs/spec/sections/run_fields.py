@@ -88,6 +88,12 @@ class Stop(Section):
     max_bytes: Number | None = Field(
         default=None, gt=0, description="end after this many simulated bytes, down and up"
     )
+    round: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_ROUNDS,
+        description="end after this round, with a checkpoint; a resume with a number of rounds goes on",
+    )
 
     @property
     def rule(self) -> StopRule | None:

@@ -6,14 +6,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import fedsim
+from api.reports import notebook
 from api.reports.notebook import MOST_ROUNDS, render_job
 from api.sdk.rounds import Rounds
+from fedsim import FedSimClient
 from fedsim.errors import SettingsError
-from tests.api.service import a_job, a_round
+from tests.api.service import RunningService, a_job, a_round
 
 PNG = b"\x89PNG"
 
@@ -76,6 +80,36 @@ def test_rounds_draw_the_figures_of_a_report(tmp_path: Path) -> None:
         rounds.plot("colour")
     with pytest.raises(SettingsError, match="no round has ended"):
         Rounds([]).plot()
+
+
+def test_watch_redraws_one_table_in_a_notebook(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: Any) -> None:
+            shown.append(html.data)
+
+    def display(html: Any, *, display_id: bool) -> Handle:
+        assert not shown, "one output only"
+        shown.append(html.data)
+        return Handle()
+
+    job = service.ended(name="live", rounds=3)
+    with FedSimClient(service.url) as client:
+        assert len(list(client.job(job.id).watch())) == 3
+        assert shown == []
+        kernel = SimpleNamespace(kernel=object())
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
+        html = SimpleNamespace(HTML=lambda data: SimpleNamespace(data=data), display=display)
+        monkeypatch.setitem(sys.modules, "IPython.display", html)
+        monkeypatch.setattr(notebook, "LEAST_PAUSE", 0.0)
+        assert len(list(client.job(job.id).watch())) == 3
+    assert [text.count("<tr>") for text in shown] == sorted(text.count("<tr>") for text in shown)
+    assert "1 of 5" in shown[0]
+    assert "SUCCEEDED" in shown[-1]
+    assert len(shown) == 4
 
 
 def test_the_names_of_a_job_are_text() -> None:

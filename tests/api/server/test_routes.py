@@ -275,6 +275,15 @@ def test_a_finished_job_is_given_more_rounds(service: RunningService, http: http
     problem(http.post(f"{JOBS}/0000/resume", json={"rounds": 9}), 404, "JOB_NOT_FOUND")
 
 
+def test_a_job_that_ended_after_a_round_goes_on_until_another(
+    service: RunningService, http: httpx.Client
+) -> None:
+    # The length of the schedule is that of the run, which stays the same.
+    job = service.ended(rounds=2, stop={"round": 2}, local={"schedule": "cosine"})
+    more = http.post(f"{JOBS}/{job.id}/resume", json={"rounds": 4}).json()
+    assert (more["state"], more["spec"]["rounds"], more["spec"]["stop"]["round"]) == ("QUEUED", 5, 4)
+
+
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [

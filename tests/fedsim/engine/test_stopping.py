@@ -81,6 +81,14 @@ def test_budgets_count_the_records() -> None:
     assert slow.add_all([a_record(1), a_record(3)]).find_reason() is None
 
 
+def test_a_run_ends_after_a_round() -> None:
+    found = StopProgress(StopRule(round=2))
+    assert found.add(a_record(1)).find_reason() is None
+    end = found.add_all([a_record(1), a_record(2)]).make_end()
+    assert (end.reason, end.round, end.result_round) == ("round", 2, 2)
+    assert end.message == "stopped after round 2: stop.round is 2; the result is of round 2"
+
+
 def test_a_run_that_stops_has_the_rounds_of_a_whole_run() -> None:
     population = federation(rounds=8)
     whole = run(population)

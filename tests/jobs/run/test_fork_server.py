@@ -21,7 +21,7 @@ from jobs.spec import parse_spec
 from jobs.spec.run_size import is_short
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, get_ray_job_id
-from jobs.store.states import JobState
+from jobs.store.states import FailureReason, JobState
 from tests.e2e.server import QUICK, undisturbed
 from tests.golden.cases import method_specs
 from tests.jobs.desk import Scripted
@@ -43,6 +43,19 @@ if way == "settings":
     torch.manual_seed(1)
 if way == "thread":
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+if way == "memory":
+    from fedsim.algorithms import ALGORITHMS, FedAvg
+    from jobs.json_process import limit_memory
+
+    class Hungry(FedAvg):
+        """Keep more memory than there is, in round 2."""
+
+        def aggregate(self, ctx, state, reduced):
+            limit_memory(3 * 10**9)
+            kept = [torch.ones(10**8 // 4) for _ in range(100 * ctx.round)]
+            return super().aggregate(ctx, state, reduced)
+
+    ALGORITHMS.register("hungry", Hungry)
 if way == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if way == "ended":
@@ -157,6 +170,23 @@ def test_runs_leave_nothing_to_the_next_one(forks: Forks) -> None:
         assert forks.digests(job) == undisturbed(spec, forks.settings)
         assert ended.exit_code == EXIT_CODES[way]
         assert (forks.seen(broken), forks.seen(job)) == (way, None)
+
+
+def test_a_run_that_exhausts_its_memory_leaves_nothing_to_the_next_one(forks: Forks) -> None:
+    spec = {**QUICK, "rounds": 3, "seed": 5}
+    before = forks.submit(**spec)
+    forks.wait(before)
+    pid = forks.pid()
+    broken = forks.submit("memory", **{**spec, "algorithm": "hungry"})
+    assert forks.wait(broken).ended
+    job = forks.store.get(broken.id)
+    assert (job.state, job.reason, job.rounds_done) == (JobState.FAILED, FailureReason.OUT_OF_MEMORY, 1)
+    # The server lives, has no runner left, and its next runner has neither the limit nor the algorithm.
+    assert not forks.process.has_runners()
+    after = forks.submit(**spec)
+    assert forks.wait(after).exit_code == 0
+    assert forks.pid() == pid
+    assert forks.digests(after) == forks.digests(before) == undisturbed(spec, forks.settings)
 
 
 @pytest.mark.timeout(900)

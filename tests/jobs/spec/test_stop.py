@@ -10,7 +10,9 @@ from fedsim.engine.stopping import StopRule
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.spec import parse_spec
+from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.checks.stop_checks import find_stop_faults
+from jobs.spec.cloning import set_last_round
 
 VALIDATION = {"evaluation": {"validation": 0.1}}
 ALWAYS = {"evaluation": {"personal": "always"}}
@@ -77,6 +79,46 @@ def test_metrics_that_a_run_measures_are_welcome() -> None:
 def test_metrics_that_a_run_does_not_measure_are_refused(metric: str, more: Any, words: str) -> None:
     (found,) = faults_of(metric, **more)
     assert words in found
+
+
+def test_a_round_after_the_last_one_is_refused() -> None:
+    def find(round: int) -> list[str]:
+        spec = parse_spec({"algorithm": "fedavg", "rounds": 5, "stop": {"round": round}})
+        return [f"{fault.path} {fault.message}" for fault in find_stop_faults(spec)]
+
+    assert find(5) == []
+    assert find(6) == ["stop.round is after the last round, 5"]
+
+
+def test_without_test_examples_only_scores_on_the_validation_set_can_stop_a_run() -> None:
+    untested = {"evaluation": {"validation": 0.1, "test": False}}
+    assert not faults_of("global_validation_accuracy", **untested)
+    (found,) = faults_of("global_accuracy", **untested)
+    assert "did you mean 'global_validation_accuracy'?" in found
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "algorithm", "paths"),
+    [
+        ({"validation": 0.1}, "fedavg", []),
+        ({}, "fedavg", ["evaluation.test"]),
+        ({"validation": 0.1}, "lg_fedavg", ["evaluation.test"]),
+        ({"validation": 0.1, "personal": "always"}, "fedavg", ["evaluation.personal"]),
+    ],
+)
+def test_a_run_without_test_examples_needs_other_scores(
+    evaluation: dict[str, Any], algorithm: str, paths: list[str]
+) -> None:
+    spec = parse_spec({"algorithm": algorithm, "evaluation": {**evaluation, "test": False}})
+    assert [fault.path for fault in find_name_faults(spec)] == paths
+
+
+def test_a_job_goes_on_until_another_round() -> None:
+    stopped = {"algorithm": "fedavg", "rounds": 27, "stop": {"round": 3}}
+    assert set_last_round(stopped, 9) == {**stopped, "stop": {"round": 9}}
+    assert set_last_round(stopped, 27) == {**stopped, "stop": {"round": None}}
+    assert set_last_round(stopped, 30) == {**stopped, "rounds": 30, "stop": {"round": None}}
+    assert set_last_round({"rounds": 27}, 9) == {"rounds": 9}
 
 
 def test_a_run_goes_on_with_another_rule_but_not_with_another_choice_of_the_result() -> None:

@@ -27,7 +27,7 @@ from jobs.tune import trial as trial_module
 from jobs.tune.record import TRIALS
 from jobs.tune.result import TuneResult
 from jobs.tune.search import tune
-from jobs.tune.trial import Trainer, Work
+from jobs.tune.trial import Trainer, Work, make_trial_spec
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -73,7 +73,7 @@ def test_no_trial_has_a_score_on_the_test_set(tmp_path: Path, settings: Settings
             "evaluation": {"validation": 0.2, "personal": "always"},
         }
     )
-    record = Trainer(settings)._train(Work(spec, str(tmp_path), 2, None))
+    record = Trainer(settings)._train(Work(0, {}, make_trial_spec(spec), str(tmp_path), 2, None))
     assert sorted(record["metrics"]) == [
         "global_validation_accuracy",
         "global_validation_loss",
