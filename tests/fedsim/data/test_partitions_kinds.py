@@ -147,7 +147,7 @@ def test_natural_clients_of_ten_celebrities_leave_the_others_out():
         ("pathological", {"classes": 3}, "classes", "only 2 classes"),
         ("shards", {"shards_per_client": 3}, "shards_per_client", "15 shards are more than the 10 examples"),
         ("natural", {}, "kind", "no natural clients"),
-        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5; the data set has 4"),
+        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5 groups; the data set has 4"),
         ("dirichlet", {"share": 0.2}, "share", "leaves 2 examples for 5 clients"),
         ("difficulty", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
         ("parts", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
