@@ -159,8 +159,8 @@ def test_cards_and_tables_are_written_between_their_markers(table: Table, tmp_pa
     assert "| `small` | strong against plain, IID | **held** | 64.00 against 53.00 | +11.00" in text
     assert "| `small` | strong against plain, Dir(1) | **not run** |" in text
     assert "| `small` | 6 of 12 | 1, 2, 3 |" in text
-    assert text.endswith("\n\n## Mine\n\nBy hand.\n")
-    assert "<!-- table small -->" not in text, "the table is not finished"
+    assert "\n\n## Mine\n\nBy hand.\n" in text
+    assert "**6 of 12 runs are finished.**" in text
     for run in plant(told, [0.01, 0.05, 0.02], "Dir(1)").values():
         journal.append(run)
     write_report([told], tmp_path, pages)
