@@ -35,7 +35,7 @@ def test_which_algorithms_are_served() -> None:
         *("apfl", "cd2_pfed", "ditto", "fedadagrad", "fedadam", "fedala", "fedavg", "fedavgm", "fedbabu"),
         *("fedbn", "fedcog", "feddc", "feddyn", "fedexp", "fedgkd", "fedlc", "fedntd", "fedper", "fedprox"),
         *("fedrep", "fedrod", "fedrs", "fedsam", "fedyogi", "layer_schedule", "lg_fedavg", "mimelite"),
-        *("moon", "per_fedavg", "pfedme", "scaffold"),
+        *("moon", "per_fedavg", "pfedme", "qfedavg", "scaffold"),
     ]
 
 

@@ -69,7 +69,7 @@ def test_parameters_are_set_by_path(tmp_path: Path) -> None:
 
 def test_methods_that_compute_with_the_steps_of_sgd_refuse_other_optimizers(tmp_path: Path) -> None:
     assuming = {name for name, method in ALGORITHMS.items() if method.assumes_sgd}
-    assert assuming == {"fedcl_code", "feddc", "fednova", "mimelite", "scaffold"}
+    assert assuming == {"fedcl_code", "feddc", "fednova", "mimelite", "qfedavg", "scaffold"}
     with pytest.raises(SpecError) as caught:
         resolve(tmp_path, {"algorithm": "scaffold", "local": {"optimizer": "adam"}})
     (fault,) = caught.value.errors
