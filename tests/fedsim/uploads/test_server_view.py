@@ -26,8 +26,10 @@ def make_row(name: str) -> str:
     kind = ALGORITHMS[name]
     kinds = {p: f"{r.value} (free)" if p in kind.free_uploads else r.value for p, r in kind.uploads.items()}
     payloads = [f"`{payload}` {reduction}" for payload, reduction in kinds.items()]
+    # `jobs.spec.checks.upload_checks` refuses q-FedAvg: with privacy every client has the weight 1.
+    weights = "clients have weights that depend on their losses" if name == "qfedavg" else ""
     reasons = (
-        explain_other_uploads(kind) or explain_answers(kind),
+        explain_other_uploads(kind) or explain_answers(kind) or weights,
         explain_other_training(kind),
         explain_single_reads(kind),
     )
