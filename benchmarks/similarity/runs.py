@@ -25,7 +25,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import LabelSource, init_generator
-from jobs.grid.journal import read_lines, rounded, write_line
+from jobs.grid.journal import read_lines, round_metrics, write_line
 from jobs.grid.process_pool import find_code_version, settle
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
@@ -142,7 +142,7 @@ def measured(method: KDIA, population: Population, expert: Params) -> dict[str, 
     generator = method.generator(population.context(rounds))
     made = {"trained": last.state.generator, "untrained": init_generator(generator, seed)}
     return {
-        "metrics": rounded(last.metrics.items()),
+        "metrics": round_metrics(last.metrics.items()),
         **{
             name: similarity(population, generator, each["params"], expert, rng.stream(seed, "similarity"))
             for name, each in made.items()

@@ -167,14 +167,14 @@ class Entry(BaseModel):
     def taken(self, labels: dict[str, str], every: int) -> Entry:
         """The same run for another table: its labels there, and of the curves the points that it keeps."""
         others = {
-            name: other.model_copy(update={"curve": thinned(other.curve, every)})
+            name: other.model_copy(update={"curve": thin_curve(other.curve, every)})
             for name, other in self.others.items()
         }
         return self.model_copy(
             update={
                 "labels": labels,
-                "curve": thinned(self.curve, every),
-                "spent": thinned(self.spent, every),
+                "curve": thin_curve(self.curve, every),
+                "spent": thin_curve(self.spent, every),
                 "others": others,
             }
         )
@@ -241,7 +241,7 @@ def late_changes(curve: Mapping[int, float]) -> list[float]:
     return changes[len(changes) // 2 :]
 
 
-def scored(scores: Mapping[int, float], every: int) -> Scored:
+def summarize_scores(scores: Mapping[int, float], every: int) -> Scored:
     """How a metric did.
 
     Args:
@@ -254,11 +254,11 @@ def scored(scores: Mapping[int, float], every: int) -> Scored:
         final=scores[last],
         best={"round": best, "value": scores[best]},
         tail=round(fmean(score for number, score in scores.items() if number > last - TAIL), 6),
-        curve=thinned(scores, every),
+        curve=thin_curve(scores, every),
     )
 
 
-def thinned(curve: Mapping[int, T], every: int) -> dict[int, T]:
+def thin_curve(curve: Mapping[int, T], every: int) -> dict[int, T]:
     """The points of a curve after every so many rounds, the first and the last as well."""
     ends = (min(curve), max(curve)) if curve else ()
     return {number: score for number, score in curve.items() if number % every == 0 or number in ends}
@@ -267,9 +267,9 @@ def thinned(curve: Mapping[int, T], every: int) -> dict[int, T]:
 def numbers(said: Mapping[str, Any]) -> dict[str, float]:
     """Those of the values that are numbers, as they are kept; NaN and infinity have no word in a journal."""
     plain = {name: value for name, value in said.items() if type(value) in (int, float)}
-    return rounded((name, value) for name, value in plain.items() if math.isfinite(value))
+    return round_metrics((name, value) for name, value in plain.items() if math.isfinite(value))
 
 
-def rounded(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+def round_metrics(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Metrics as they are kept: six digits are finer than any difference that matters."""
     return {name: round(value, 6) for name, value in values}

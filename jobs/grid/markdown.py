@@ -87,7 +87,7 @@ def _devices(runs: Found) -> str:
 
 def _tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
-    wide, seen = table.viewed(), add_views(table, runs)
+    wide, seen = table.list_views_as_labels(), add_views(table, runs)
     for what in table.show:
         if what == "overview":
             parts += overview(table, runs)
@@ -100,7 +100,7 @@ def _tables(table: Table, runs: Found) -> list[str]:
             rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
             parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
         elif what == "converged":
-            parts += _converged(wide, seen)
+            parts += _render_spent_to_converge(wide, seen)
         else:
             parts += _shown(wide, seen, what)
     for name in table.curves:
@@ -117,7 +117,7 @@ def _tables(table: Table, runs: Found) -> list[str]:
     return parts
 
 
-def _converged(table: Table, runs: Found) -> list[str]:
+def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:
     """What each run has spent until it converged: rounds, and the figures that are known of any run."""
     parts = [f"Until {table.metric} comes within a point of the mean of the run's own last 10 rounds."]
     for name, (title, unit) in UNTIL_CONVERGED.items():
@@ -133,7 +133,9 @@ def _converged(table: Table, runs: Found) -> list[str]:
 def _shown(table: Table, runs: Found, what: str) -> list[str]:
     """One figure of each run, and its difference to the figure of `against`."""
     figures = {
-        cell: [_scaled(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None]
+        cell: [
+            _to_percent(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None
+        ]
         for cell, by_seed in runs.items()
     }
     parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
@@ -161,7 +163,7 @@ def _others(entries: Iterable[Entry], name: str, unit: float) -> list[float]:
     return [value / unit for value in values if value is not None]
 
 
-def _scaled(table: Table, value: float) -> float:
+def _to_percent(table: Table, value: float) -> float:
     return 100 * value if table.percent else value
 
 
@@ -173,7 +175,7 @@ def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]
         both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
         pairs = [[e.shown(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
         differences[cell] = [
-            _scaled(table, mine - its) for mine, its in pairs if mine is not None and its is not None
+            _to_percent(table, mine - its) for mine, its in pairs if mine is not None and its is not None
         ]
     return differences
 
@@ -202,7 +204,7 @@ def _curves(table: Table, runs: Found) -> str:
     def figure(row: Cell, column: Cell) -> str:
         chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
         entries = runs[tuple(chosen[axis] for axis in axes)].values()
-        values = [_scaled(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
+        values = [_to_percent(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
         return spread(values, len(table.seeds), digits=1 if table.percent else 3)
 
     shown = _evenly(numbers)

@@ -20,7 +20,7 @@ from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
-from jobs.grid.journal import Entry, Spent, numbers, rounded, scored, thinned
+from jobs.grid.journal import Entry, Spent, numbers, round_metrics, summarize_scores, thin_curve
 from jobs.grid.table import Table
 from jobs.run.run_result import FinalModel
 from jobs.settings import Settings
@@ -93,7 +93,7 @@ def execute(
         records.append(RoundRecord.model_validate(result.record()))
         worked[result.round] = time.process_time() - start
         personal = result.personal
-    return make_entry(member, table, records, personal, worked, code=code, device=named(device))
+    return make_entry(member, table, records, personal, worked, code=code, device=name_device(device))
 
 
 def make_entry(
@@ -129,7 +129,9 @@ def make_entry(
         raise FedsimError(
             f"{member.run} was never scored by {table.metric!r}", "name a metric of its records"
         )
-    found = {metric: scored(points, table.curve_every) for metric, points in scores.items() if points}
+    found = {
+        metric: summarize_scores(points, table.curve_every) for metric, points in scores.items() if points
+    }
     main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
     last = records[-1]
     return Entry(
@@ -137,7 +139,7 @@ def make_entry(
         labels=member.run.labels,
         seed=member.run.seed,
         rounds=last.round,
-        final=rounded((name, _number(value)) for name, value in last.metrics.items()),
+        final=round_metrics((name, _number(value)) for name, value in last.metrics.items()),
         best=main.best,
         tail=main.tail,
         curve=main.curve,
@@ -147,7 +149,7 @@ def make_entry(
         },
         cost=asdict(total_cost(records)),
         seconds=round(sum(record.seconds.total for record in records), 1),
-        spent=thinned(_sum_spent(records, worked, set().union(*scores.values())), table.curve_every),
+        spent=thin_curve(_sum_spent(records, worked, set().union(*scores.values())), table.curve_every),
         others=found,
         clients=() if personal is None else tuple(sorted_curve(personal)[1].round(4).tolist()),
         chosen=_on_tests(chosen),
@@ -187,6 +189,6 @@ def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"round": chosen["round"], "value": round(chosen["accuracy"], 6)}
 
 
-def named(device: str) -> str:
+def name_device(device: str) -> str:
     """What a journal calls a device: "cpu", or the GPU's name."""
     return torch.cuda.get_device_name(0) if device == "cuda" else device

@@ -132,7 +132,7 @@ class Table(BaseModel):
         return self
 
     def _check_claims(self) -> None:
-        known = self.viewed().axes
+        known = self.list_views_as_labels().axes
         for claim in self.claims:
             for part in (claim, claim.control):
                 faults = part.find_unknown_labels(known) if part is not None else []
@@ -166,7 +166,7 @@ class Table(BaseModel):
         }
         return self.model_copy(update={"preset": preset, "about": about, "axes": axes})
 
-    def viewed(self) -> Table:
+    def list_views_as_labels(self) -> Table:
         """The same with the views among the labels, each behind the one whose runs it shows."""
         if not self.views:
             return self

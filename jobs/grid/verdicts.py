@@ -151,7 +151,7 @@ def judge_claims(table: Table, entries: Mapping[str, Entry]) -> list[Verdict]:
     """
     if not table.claims:
         return []
-    wide, found = table.viewed(), add_views(table, find_cells(table, entries))
+    wide, found = table.list_views_as_labels(), add_views(table, find_cells(table, entries))
     verdicts = list[Verdict]()
     for claim in table.claims:
         if claim.why_not:

@@ -18,7 +18,7 @@ from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError, SettingsError, SpecError
 from jobs.grid import one_run
 from jobs.grid.finished import estimate_seconds, list_missing, take_entries
-from jobs.grid.journal import Journal, Spent, scored
+from jobs.grid.journal import Journal, Spent, summarize_scores
 from jobs.grid.markdown import render
 from jobs.grid.one_run import Populations, execute
 from jobs.grid.process_pool import run_in_processes
@@ -311,7 +311,7 @@ def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Pat
         line.model_copy(
             update={
                 "spent": {1: Spent(bytes=2_000_000, processor_seconds=3.0)},
-                "others": {"global_accuracy": scored({1: 0.2, 2: 0.4}, 1)},
+                "others": {"global_accuracy": summarize_scores({1: 0.2, 2: 0.4}, 1)},
             }
         )
         for line in lines
