@@ -93,7 +93,7 @@ def _find_resource(name: str) -> Path:
 
 def _from_wheel(wheel: Path) -> PackageSource:
     if wheel.suffix != ".whl" or not wheel.is_file():
-        hint = "name a file such as fedsim_ray-0.1.0-py3-none-any.whl, made by: pip wheel --no-deps ."
+        hint = "name a file such as fedsim_ray-0.2.0-py3-none-any.whl, made by: pip wheel --no-deps ."
         raise SettingsError(f"--wheel {wheel} is no wheel", hint)
     return PackageSource(None, f"{NODE_FOLDER}/{wheel.name}", wheel)
 
