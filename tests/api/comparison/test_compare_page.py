@@ -48,6 +48,6 @@ def test_every_command_runs(
     for column in re.findall(r"^\| ([^|`]+) \| (?:the|mean)", PAGE, flags=re.MULTILINE):
         assert column.split(",")[0] in text
     assert "difference from fedavg" in text
-    assert "fedprox & 3" in latex
+    assert "fedprox mu=1 & 3" in latex
     assert csv.count("\n") == 4
     assert Path("loss.pdf").stat().st_size > 1000
