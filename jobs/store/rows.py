@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import Conflict, FieldError, JobNotFound, RequestError
@@ -22,6 +22,13 @@ INSERTS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 )
 """By database: the insert that can skip a conflicting row."""
+
+_JOB = select(jobs).where(jobs.c.id == bindparam("job"))
+_LOCKED_JOB = _JOB.with_for_update()
+_DIGEST = select(rounds.c.digest).where(
+    and_(rounds.c.job_id == bindparam("job"), rounds.c.round == bindparam("number"))
+)
+"""Statements of every round, built once: each would take longer to build than to run."""
 
 STAMPS = MappingProxyType({JobState.STARTING: "submitted_at", JobState.RUNNING: "started_at"})
 """The time column that is set when a job first enters a state; a final state sets `finished_at`."""
@@ -54,11 +61,11 @@ def read_job_row(connection: Connection, job_id: str, *, lock: bool = False) -> 
     Raises:
         JobNotFound: if no job has this id.
     """
-    query = select(jobs).where(jobs.c.id == job_id)
     # PostgreSQL raises an error for a comparison with a text that it cannot hold.
     row = None
     if job_id == make_storable(job_id):
-        row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+        query = _LOCKED_JOB if lock else _JOB
+        row = connection.execute(query, {"job": job_id}).mappings().one_or_none()
     if row is None:
         raise make_no_such_job_error(job_id)
     return row
@@ -250,8 +257,7 @@ def write_event(
 
 def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> bool:
     """Return whether a locked job has this round; write a warning if its stored digest differs."""
-    key = and_(rounds.c.job_id == row["id"], rounds.c.round == record.round)
-    digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
+    digest = connection.execute(_DIGEST, {"job": row["id"], "number": record.round}).scalar()
     if digest not in (None, record.digest):
         text = f"round {record.round} came again with another result"
         write_warning(connection, row, f"{text}: digest {digest} stays, {record.digest} is ignored")
