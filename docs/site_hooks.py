@@ -29,7 +29,7 @@ PAGES = {
 
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s#]*)(#[^)\s]*)?\)")
 SESSION = re.compile(r"^( *)(>>> .*(?:\n(?! *$).*)*)", re.MULTILINE)
-CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"(^ *```.*?^ *```$|`(?:[^`\n]|\n(?! *\n))+`)", re.DOTALL | re.MULTILINE)
 
 
 class FencedSessions(griffe.Extension):

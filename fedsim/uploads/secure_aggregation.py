@@ -121,6 +121,11 @@ class SecureAggregation(StatefulWrapper):
         found = self.base.broadcast if personal is None else personal.broadcast_personal
         return found(ctx, state.base)
 
+    def instructs_personal(self, ctx: Context) -> bool:
+        """The base algorithm's answer; an algorithm without a personal broadcast always instructs its clients."""
+        personal = capability(self.base, PersonalBroadcast)
+        return personal is None or personal.instructs_personal(ctx)
+
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base algorithm's training; its uploads and its weight are masked."""
         update: ClientUpdate = super().train_client(ctx, task)
