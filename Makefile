@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # them. Files run in the order of their folders, because the last folders have short tests.
 SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-postgres test-reference check format docs clean
+.PHONY: venv demo test test-postgres test-reference test-newest check format docs clean
 
 venv: $(STAMP)
 
@@ -35,6 +35,13 @@ test-postgres: venv
 test-reference: venv
 	$(BIN)/python -m pytest -m 'slow or reference' --timeout 900 -o faulthandler_timeout=1500 -n 2 --dist loadfile --no-loadscope-reorder
 
+# The newest versions that pyproject.toml allows, but for torch: a run of the demo in an environment of its own.
+test-newest:
+	$(PYTHON) -m venv --clear $(VENV)-newest
+	grep -E '^torch(vision)?==' constraints.txt > $(VENV)-newest/torch.txt
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)-newest/torch.txt .
+	$(VENV)-newest/bin/fedsim run demo
+
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +56,4 @@ docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
