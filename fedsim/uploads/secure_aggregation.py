@@ -122,7 +122,7 @@ class SecureAggregation(StatefulWrapper):
         return found(ctx, state.base)
 
     def instructs_personal(self, ctx: Context) -> bool:
-        """The base algorithm's answer; an algorithm without a personal broadcast always instructs its clients."""
+        """The base algorithm's answer; True if it has no personal broadcast of its own."""
         personal = capability(self.base, PersonalBroadcast)
         return personal is None or personal.instructs_personal(ctx)
 
