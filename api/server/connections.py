@@ -39,6 +39,10 @@ BACKLOG = 128
 RESERVED_FILES = 2 * BACKLOG
 """The files that connections leave to the store, the logs, and connections that are about to be closed."""
 
+MOST_UNSENT = 512 * 2**20
+"""The most bytes of answers that callers have not read yet. Beyond it the connection is closed whose caller
+has read nothing for the longest time."""
+
 ACCEPT_ERROR = "socket.accept() out of system resource"
 """The message of asyncio, which logs it for each failure: thousands of times a second."""
 
@@ -130,6 +134,9 @@ class OpenConnections:
         self._networks: dict[LimitedProtocol, str] = {}
         self._of_network: Counter[str] = Counter()
         self._waiting: dict[LimitedProtocol, None] = {}
+        self._unread = CountedWarning("connections closed: their callers do not read their answers")
+        self._unsent: dict[LimitedProtocol, int] = {}
+        self._unsent_bytes = 0
 
     def admit(self, connection: LimitedProtocol, address: str) -> Response | None:
         """Count a new connection; return the refusal if there are too many.
@@ -146,9 +153,7 @@ class OpenConnections:
             self._too_many.count()
             if not self._waiting:
                 return _make_refusal(503, "too many open connections")
-            oldest = next(iter(self._waiting))
-            self.remove(oldest)
-            oldest.transport.abort()
+            self._abort(next(iter(self._waiting)))
         self._networks[connection] = network
         self._of_network[network] += 1
         return None
@@ -160,9 +165,23 @@ class OpenConnections:
         elif connection in self._networks:
             self._waiting.setdefault(connection)
 
+    def set_unsent(self, connection: LimitedProtocol, size: int) -> None:
+        """Note the bytes that a connection keeps for its caller; 0 once the caller has read them."""
+        self._unsent_bytes += size - self._unsent.pop(connection, 0)
+        if size:
+            self._unsent[connection] = size
+        while self._unsent_bytes > MOST_UNSENT and len(self._unsent) > 1:
+            self._unread.count()
+            self._abort(next(iter(self._unsent)))
+
+    def _abort(self, connection: LimitedProtocol) -> None:
+        self.remove(connection)
+        connection.transport.abort()
+
     def remove(self, connection: LimitedProtocol) -> None:
         """Forget a connection that is closed."""
         self._waiting.pop(connection, None)
+        self._unsent_bytes -= self._unsent.pop(connection, 0)
         network = self._networks.pop(connection, None)
         if network is not None:
             self._of_network[network] -= 1
@@ -222,11 +241,13 @@ class LimitedProtocol(H11Protocol):
         """Wait for a caller that does not read its answer."""
         super().pause_writing()
         self._opened.set_waiting(self, True)
+        self._opened.set_unsent(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Go on with the answer."""
         super().resume_writing()
         self._opened.set_waiting(self, self._timer is not None)
+        self._opened.set_unsent(self, 0)
 
     def _limit_time(self) -> None:
         """Start the time of the part that the caller sends now, headers or body; none after the request."""

@@ -13,46 +13,60 @@ MOST_BYTES = 16 * 2**20
 """Most bytes of a log in one answer, for any number of lines."""
 
 
-def read_last_lines(path: Path, count: int) -> tuple[bytes, int]:
-    """Read the last lines of a file, from its end backwards.
+def find_last_lines(path: Path, count: int) -> tuple[int, int]:
+    """Find the last lines of a file, from its end backwards, without keeping them in memory.
 
     Args:
         path: the file; a missing file counts as empty.
         count: number of lines; fewer if they are longer than `MOST_BYTES`.
 
     Returns:
-        The bytes, and the position in the file after them.
+        The positions of their first byte and after their last byte.
     """
     try:
         with path.open("rb") as file:
             end = position = file.seek(0, 2)
-            blocks: list[bytes] = []
-            breaks = 0
-            # One line break more than lines: the last line may end with one, and one precedes the first line.
-            while position > 0 and breaks <= count and end - position < MOST_BYTES:
+            left = count
+            while left and position > 0 and end - position < MOST_BYTES:
                 size = min(BLOCK_BYTES, position)
                 position -= size
                 file.seek(position)
-                blocks.insert(0, file.read(size))
-                breaks += blocks[0].count(b"\n")
+                block = file.read(size)
+                # The last byte of the file may end the last line, and begins no other.
+                at = len(block) - (position + size == end)
+                while (at := block.rfind(b"\n", 0, at)) >= 0:
+                    left -= 1
+                    if not left:
+                        return position + at + 1, end
     except FileNotFoundError:
-        return b"", 0
-    lines = b"".join(blocks).splitlines(keepends=True)
-    return b"".join(lines[max(0, len(lines) - count) :]), end
+        return 0, 0
+    return (position if count else end), end
 
 
-def read_from_position(path: Path, position: int) -> tuple[bytes, int]:
-    """Read a file from a position.
+def find_piece(path: Path, begin: int) -> tuple[int, int]:
+    """Find the piece of a file from a position on, at most `MOST_BYTES`.
 
     Args:
         path: the file; a missing file counts as empty.
-        position: first byte; after the end of the file the result is empty.
+        begin: first byte; after the end of the file the piece is empty.
 
     Returns:
-        At most `MOST_BYTES` bytes, and the position in the file after them.
+        The positions of its first byte and after its last byte.
     """
-    found = _read_from(path, position, MOST_BYTES)
-    return found, position + len(found)
+    try:
+        return begin, max(begin, min(begin + MOST_BYTES, path.stat().st_size))
+    except FileNotFoundError:
+        return begin, begin
+
+
+async def read_piece(path: Path, begin: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes of a file between two positions in blocks, as fast as the caller takes them."""
+    while begin < end:
+        block = await asyncio.to_thread(_read_from, path, begin, min(BLOCK_BYTES, end - begin))
+        if not block:
+            return  # the job was deleted
+        begin += len(block)
+        yield block
 
 
 class EndedJobs:

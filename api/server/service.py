@@ -18,6 +18,7 @@ from fedsim.errors import FieldError, JobNotFound, RequestError, SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.cloning import set_last_round
+from jobs.spec.submission import find_size_faults
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
 from jobs.store.states import ACTIVE, FINAL
@@ -156,12 +157,13 @@ class Service:
         """Parse a spec, and check its fields and names.
 
         Raises:
-            SpecError: all wrong fields and unknown names; models that are code, where that is not allowed.
+            SpecError: all wrong fields and unknown names; models that are code, where that is not allowed; or
+                the spec is too long.
         """
         from jobs.spec.resolve import find_forbidden_models, parse_spec_and_names
 
         spec = parse_spec_and_names(data)
-        if faults := find_forbidden_models(spec, self.settings):
+        if faults := find_forbidden_models(spec, self.settings) + find_size_faults(spec):
             raise SpecError(faults)
         return spec
 

@@ -21,6 +21,9 @@ LOADING_ARGUMENTS = frozenset({"auto_mapping", "megatron_config", "megatron_core
 
 MOST_REPETITIONS = 4
 
+MOST_ALTERNATIVES = 8
+"""The most signs `|` of a pattern: `(a|b)(c|d)...` with n of them can match in 2^n ways."""
+
 REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
@@ -67,7 +70,10 @@ def _check_pattern(pattern: str) -> None:
     Raises:
         SpecError: with path `lora`.
     """
-    if REPEATED_GROUP.search(pattern) or sum(map(pattern.count, "*+?{")) > MOST_REPETITIONS:
-        message = f"has a pattern that repeats a group, or has more than {MOST_REPETITIONS} repetitions"
+    repetitions, alternatives = sum(map(pattern.count, "*+?{")), pattern.count("|")
+    is_slow = repetitions > MOST_REPETITIONS or alternatives > MOST_ALTERNATIVES
+    if is_slow or REPEATED_GROUP.search(pattern):
+        message = f"has a pattern that repeats a group, or has more than {MOST_REPETITIONS} repetitions or "
+        message += f"{MOST_ALTERNATIVES} signs |"
         hint = "name the modules, such as target_modules: [query, value]"
         raise make_spec_error("lora", pattern, message, hint)

@@ -38,7 +38,7 @@ def is_short_job(job: Job, settings: Settings) -> bool:
     return settings.ray_address is None and _is_short(json.dumps(job.spec), settings)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _is_short(spec: str, settings: Settings) -> bool:
     try:
         with MODELS_LOCK:

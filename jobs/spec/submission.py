@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 from fedsim.errors import FieldError, RequestError
 from jobs.spec.job_spec import JobSpec
 
+MAX_SPEC = 100_000
+"""The most characters of a job's spec, as JSON: lists of jobs hold hundreds of specs. The text of a Python
+file with a model has a limit of its own."""
+
 MAX_PRIORITY = 1000
 MAX_LABELS = 32
 MAX_LABEL_VALUE = 200
@@ -49,6 +53,20 @@ class CheckedSubmission(NamedTuple):
     def _compute_hash(self, spec: dict[str, Any]) -> str:
         text = json.dumps([spec, self.priority, self.labels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def find_size_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a spec that is too long to be stored with its job."""
+    data = spec.model_dump(mode="json", exclude={"model"})
+    data["model"] = [
+        {name: value for name, value in model.model_dump(mode="json").items() if name != "source"}
+        for model in spec.models
+    ]
+    size = len(json.dumps(data, ensure_ascii=False))
+    if size <= MAX_SPEC:
+        return []
+    message = f"has {size:,} characters, and the most for a job is {MAX_SPEC:,}"
+    return [FieldError("spec", None, message, "shorten its longest lists and texts")]
 
 
 def check_submission(

@@ -96,6 +96,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{CONNECTIONS}::test_a_caller_that_does_not_read_its_answer_makes_room",
         f"{CONNECTIONS}::test_with_few_open_files_the_service_still_answers",
     ),
+    "unread-answers": (
+        f"{CONNECTIONS}::test_answers_that_nobody_reads_take_bounded_memory",
+        f"{CONNECTIONS}::test_a_log_is_read_no_faster_than_its_caller_reads_it",
+    ),
     "rate": (
         f"{LIMITS}::test_who_asks_too_often_is_told_when_to_come_again",
         f"{CONNECTIONS}::test_one_address_has_a_limit",
@@ -105,6 +109,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/jobs/spec/test_spec_limits.py::test_a_text_that_would_take_long_to_read_is_refused",
         "tests/jobs/spec/test_made_specs.py::test_data_that_no_machine_would_hold_is_refused",
         f"{SERVER}/test_refusals.py::test_too_many_fields_are_one_fault",
+        f"{SERVER}/test_refusals.py::test_a_spec_that_is_too_long_to_be_listed_is_refused",
     ),
     "checks": (
         f"{SERVER}/test_data_checks.py::test_a_class_map_of_large_data_is_refused_and_others_are_made",
@@ -119,7 +124,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "comparisons": (
         f"{SERVER}/test_comparison.py::test_jobs_with_too_many_rounds_are_refused",
-        f"{SERVER}/test_comparison.py::test_few_comparisons_run_at_once",
+        f"{SERVER}/test_comparison.py::test_few_comparisons_and_large_pages_run_at_once",
     ),
     "patterns": (
         "tests/fedsim/data/test_audio.py::test_no_pattern_takes_long",

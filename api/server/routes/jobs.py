@@ -38,6 +38,9 @@ logger = logging.getLogger("fedsim.api")
 
 CSV_PAGE = 500
 
+MANY_JOBS = 100
+"""A larger page of jobs may take some megabytes of memory: few of them are read at once."""
+
 MANY_ROUNDS = 1000
 """A larger page of rounds takes some megabytes of memory: few of them are read at once."""
 
@@ -93,9 +96,9 @@ async def submit_job(
     return job
 
 
-@router.get("/jobs", responses=describe_problems(400, 422))
-def list_jobs(
-    store: StoreOf,
+@router.get("/jobs", response_model=JobPage, responses=describe_problems(400, 422, 503))
+async def list_jobs(
+    service: ServiceOf,
     state: Annotated[
         list[JobState] | None,
         Query(max_length=10, description="Only jobs in these states."),
@@ -120,11 +123,18 @@ def list_jobs(
     page_token: Annotated[
         str | None, Query(max_length=1000, description="`next_page_token` of the previous page.")
     ] = None,
-) -> JobPage:
+) -> Response:
     """List jobs, page by page."""
-    return store.list(
-        state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
-    )
+
+    # The text is made in the thread, too: it has megabytes, and would keep the event loop busy.
+    def read() -> str:
+        page = service.store.list(
+            state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
+        )
+        return page.model_dump_json()
+
+    run = service.round_lookups.run_work if limit > MANY_JOBS else run_in_threadpool
+    return Response(await run(read), media_type="application/json")
 
 
 @router.get("/jobs/{job_id}", responses=describe_problems(404, 422))

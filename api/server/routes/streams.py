@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -11,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from api.sdk.calls import POSITION
 from api.server.dependencies import JobId, LastEvent, ServiceOf, StreamsOf, make_event_id_error
 from api.server.errors import describe_problems
-from api.server.job_log import follow_file, read_from_position, read_last_lines
+from api.server.job_log import find_last_lines, find_piece, follow_file, read_piece
 from api.server.limits import LimitedStream
 from jobs.store.states import FINAL
 
@@ -94,23 +93,14 @@ def read_log(
     """
     service.store.get(job_id)
     path = service.settings.log_path(job_id)
-    lines, position = read_last_lines(path, tail) if begin is None else read_from_position(path, begin)
-    headers = {POSITION: str(position - len(lines))}
+    first, end = find_last_lines(path, tail) if begin is None else find_piece(path, begin)
+    headers = {POSITION: str(first)}
     if not follow:
-        return Response(lines, headers=headers, media_type=PLAIN)
+        return StreamingResponse(read_piece(path, first, end), headers=headers, media_type=PLAIN)
 
     async def has_ended() -> bool:
         return service.event_hub.closing or await service.ended_jobs.has_ended(job_id)
 
-    stream = LimitedStream(_log([lines], follow_file(path, position, has_ended)), PLAIN, streams)
+    stream = LimitedStream(follow_file(path, first, has_ended), PLAIN, streams)
     stream.headers.update(headers)
     return stream
-
-
-async def _log(first: list[bytes], more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first piece, then the others; the first piece is released once it is sent."""
-    yield first.pop()
-    # The server keeps a piece until the next one: without this, 16 MiB while the log is quiet.
-    yield b""
-    async for block in more:
-        yield block

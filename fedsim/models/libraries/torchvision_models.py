@@ -53,7 +53,7 @@ def torchvision(
     outputs = num_classes if chosen is None else len(chosen.meta["categories"])
     try:
         module: nn.Module = models.get_model(arch, weights=None, num_classes=outputs, **params)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AssertionError, ArithmeticError, LookupError, AttributeError) as error:
         raise ValueError(f"torchvision's {arch} does not take these parameters: {error}") from None
     if chosen is not None:
         if torch.get_default_device().type != "meta":

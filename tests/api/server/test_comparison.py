@@ -103,14 +103,15 @@ def test_jobs_with_too_many_rounds_are_refused(
     assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
 
 
-def test_few_comparisons_run_at_once(http: httpx.Client, service: RunningService) -> None:
+def test_few_comparisons_and_large_pages_run_at_once(http: httpx.Client, service: RunningService) -> None:
     job, lookups = service.ended(), service.app.state.service.round_lookups
     lookups.threads = lookups.waiting = 0
     try:
         rounds = f"/api/v1/jobs/{job.id}/rounds"
         assert http.get(rounds).status_code == 200
         own = f"/api/v1/jobs/{job.id}/method-curves"
-        for path in (f"{ROUTE}?job={job.id}", own, f"{rounds}?limit=10000"):
+        assert http.get("/api/v1/jobs").status_code == 200
+        for path in (f"{ROUTE}?job={job.id}", own, f"{rounds}?limit=10000", "/api/v1/jobs?limit=500"):
             problem(http.get(path), 503, "NOT_READY")
     finally:
         lookups.threads, lookups.waiting = 2, 100

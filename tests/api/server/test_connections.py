@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from api.server import connections
+from api.server import connections, job_log
 from api.server.connections import ACCEPT_ERROR, limit_accept_errors, raise_file_limit
 from jobs.settings import Limits
 from jobs.store.states import JobState
@@ -158,6 +159,52 @@ def test_a_caller_that_does_not_read_its_answer_makes_room(tmp_path: Path) -> No
     large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with running_service(tmp_path, limits=Limits(connections=1)) as service, connect(service, large):
         until(lambda: httpx.get(f"{service.url}/healthz").is_success)
+
+
+def find_opened(service: RunningService) -> connections.OpenConnections:
+    protocol: Any = service.server.config.http
+    opened: connections.OpenConnections = protocol.keywords["opened"]
+    return opened
+
+
+def test_answers_that_nobody_reads_take_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MOST_UNSENT", 1000)
+    large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with running_service(tmp_path) as service, connect(service, large) as first:
+        until(lambda: find_opened(service)._unsent)
+        whole = len(httpx.get(f"{service.url}/static/plotly.min.js").content)
+        with connect(service, large) as second:
+            until(lambda: any("do not read their answers" in line for line in caplog.messages))
+            cut = [len(read_to_end(each)) < whole for each in (first, second)]
+        assert cut == [True, False]
+        until(lambda: not service.server.server_state.connections)
+        assert (find_opened(service)._unsent, find_opened(service)._unsent_bytes) == ({}, 0)
+
+
+def test_a_log_is_read_no_faster_than_its_caller_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, taken = job_log._read_from, list[int]()
+
+    def read_counted(path: Path, position: int, most: int = job_log.BLOCK_BYTES) -> bytes:
+        taken.append(most)
+        return read(path, position, most)
+
+    monkeypatch.setattr(job_log, "_read_from", read_counted)
+    with running_service(tmp_path) as service:
+        job = service.ended()
+        service.settings.log_path(job.id).write_bytes(b"a line\n" * (job_log.MOST_BYTES // 7))
+        for query in ("from=0", "tail=100000", "follow=true&tail=100000"):
+            taken.clear()
+            address = f"GET {JOBS}/{job.id}/logs?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            with connect(service, address.encode()):
+                until(lambda: taken)
+                if query == "from=0":
+                    until(lambda: find_opened(service)._unsent)
+                assert max(taken) <= job_log.BLOCK_BYTES
+                assert sum(taken) < job_log.MOST_BYTES
 
 
 def test_a_stream_makes_no_room(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from api.sdk.transport.stream import Message, read_messages
-from api.server.job_log import EndedJobs, follow_file, read_last_lines
+from api.server.job_log import EndedJobs, find_last_lines, follow_file, read_piece
 from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, a_round
 
@@ -125,13 +125,30 @@ def test_a_log_is_followed_to_its_end(service: RunningService) -> None:
 
 def test_last_lines_of_files_of_all_kinds(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert read_last_lines(path, 5) == (b"", 0)
-    for content in (b"", b"one", b"one\n", b"one\ntwo", b"\n\n\n", b"x" * 200_000 + b"\nend\n"):
+
+    def read_last_lines(count: int) -> tuple[bytes, int]:
+        first, end = find_last_lines(path, count)
+
+        async def read() -> bytes:
+            return b"".join([block async for block in read_piece(path, first, end)])
+
+        return asyncio.run(read()), end
+
+    assert read_last_lines(5) == (b"", 0)
+    for content in (
+        b"",
+        b"one",
+        b"one\n",
+        b"one\ntwo",
+        b"\n\n\n",
+        b"x" * 200_000 + b"\nend\n",
+        b"line\n" * 30_000,
+    ):
         path.write_bytes(content)
         for count in range(4):
             lines = content.splitlines(keepends=True)
             expected = b"".join(lines[max(0, len(lines) - count) :])
-            assert read_last_lines(path, count) == (expected, len(content))
+            assert read_last_lines(count) == (expected, len(content))
 
 
 def test_a_file_that_comes_later_is_followed(tmp_path: Path) -> None:

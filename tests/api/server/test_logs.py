@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from api.cli.commands.serve import announce_url
 from api.server import service_log
-from api.server.routes import streams
 from fedsim.base.secret_urls import HIDDEN
 from fedsim.errors import SettingsError
 from jobs.settings import Settings
@@ -171,24 +169,3 @@ def test_the_format_is_one_of_two() -> None:
     assert Settings.from_env({"FEDSIM_LOG_FORMAT": "json"}).log_format == "json"
     with pytest.raises(SettingsError, match="FEDSIM_LOG_FORMAT is 'xml'"):
         Settings.from_env({"FEDSIM_LOG_FORMAT": "xml"})
-
-
-def test_a_log_that_is_followed_holds_no_more_than_its_last_piece() -> None:
-    class Piece(bytes):
-        def __del__(self) -> None:
-            freed.append(len(self))
-
-    freed: list[int] = []
-
-    async def quiet() -> AsyncIterator[bytes]:
-        assert freed == [8]
-        yield b"more"
-
-    async def sent() -> list[int]:
-        # As Starlette does: a piece is held until there is another.
-        sizes = []
-        async for piece in streams._log([Piece(b"16 MiB..")], quiet()):
-            sizes.append(len(piece))
-        return sizes
-
-    assert asyncio.run(sent()) == [8, 0, 4]

@@ -33,6 +33,15 @@ def test_a_long_list_of_faults_is_cut_short(http: httpx.Client) -> None:
     assert (len(checked["errors"]), checked["errors"][-1]["message"]) == (101, "has 200 more errors")
 
 
+def test_a_spec_that_is_too_long_to_be_listed_is_refused(http: httpx.Client) -> None:
+    """A list of jobs holds 500 specs; this one takes 0.9 MB, and all of its fields are fine."""
+    spec = {"algorithm": "fedavg", "model": {"name": "mlp", "blocks": {"all": ["*" * 9900] * 90}}}
+    (fault,) = problem(submit(http, spec), 422, "BAD_SPEC")["errors"]
+    assert (fault["path"], fault["hint"]) == ("spec", "shorten its longest lists and texts")
+    assert fault["message"].endswith("and the most for a job is 100,000")
+    assert http.post("/api/v1/check", json=spec).json()["errors"] == [fault]
+
+
 def test_too_many_labels_are_one_fault(service: RunningService, http: httpx.Client) -> None:
     labels = {f"a label {number}": "" for number in range(20_000)}
     job = service.queued()
