@@ -106,7 +106,7 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
     if readings := [record.clock for record in records if record.clock]:
         yield "simulated time (s)", f"{readings[-1].total:.1f}"
         yield "energy of the clients (J)", f"{sum(reading.joules for reading in readings):.4g}"
-        yield "updates left out", str(sum(len(reading.left_out) for reading in readings))
+        yield "updates left out", str(sum(max(each.num_left_out, len(each.left_out)) for each in readings))
     if costs := [record.cost for record in records if record.cost is not None]:
         yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
         yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"

@@ -92,6 +92,15 @@ def select_latest(times: Iterable[ClientTime]) -> tuple[ClientTime, ...]:
     return tuple(ranked[-MOST_TIMES:])
 
 
+MOST_LEFT_OUT = 1000
+"""The largest number of clients in `ClockReading.left_out`: of many, a record would take megabytes."""
+
+
+def select_left_out(clients: Iterable[int]) -> tuple[int, ...]:
+    """Return the clients with the smallest numbers, at most `MOST_LEFT_OUT`."""
+    return tuple(sorted(clients)[:MOST_LEFT_OUT])
+
+
 @dataclass(frozen=True)
 class ClockReading:
     """The simulated seconds and the energy of one round, in a run whose clients have devices.
@@ -105,7 +114,9 @@ class ClockReading:
         idle: seconds that clients waited for the end of the round after their upload, summed over them.
         joules: energy of all clients of the round, also of those whose updates were left out.
         waited_for: the last client whose update counted; None if the server then waited for others in vain.
-        left_out: clients whose updates did not count, because they were late or vanished.
+        left_out: clients whose updates did not count, because they were late or vanished; only the first ones
+            (`select_left_out`).
+        num_left_out: number of all of them; 0 in records of older versions.
         shortened: number of clients that did less work, to be in time.
         staleness: mean number of server steps between the download and the arrival of an update, in a round
             of an asynchronous policy; None in a synchronous round.
@@ -122,6 +133,7 @@ class ClockReading:
     joules: float = 0.0
     waited_for: int | None = None
     left_out: tuple[int, ...] = ()
+    num_left_out: int = 0
     shortened: int = 0
     staleness: float | None = None
     max_staleness: int | None = None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base import rng
-from fedsim.base.costs import ClientTime, ClockReading, Traffic, select_latest
+from fedsim.base.costs import ClientTime, ClockReading, Traffic, select_latest, select_left_out
 from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.devices import Devices
@@ -213,7 +213,8 @@ class SimulatedClock:
             idle=sum(end - arrival for arrival in arrivals.values()),
             joules=joules,
             waited_for=last if last is not None and arrivals[last] == end else None,
-            left_out=tuple(sorted(plan.left_out)),
+            left_out=select_left_out(plan.left_out),
+            num_left_out=len(plan.left_out),
             shortened=len(plan.limits),
             timeline=select_latest(times),
         )

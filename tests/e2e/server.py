@@ -51,12 +51,13 @@ class Server:
         with (self.settings.make_home() / "serve.out").open("ab") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         deadline = time.monotonic() + 90
-        while not self._ready():
+        while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.settings.home / "serve.out").read_text()[-3000:])
             time.sleep(0.2)
 
-    def _ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether the server says that it can run jobs."""
         try:
             return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
         except httpx.TransportError:

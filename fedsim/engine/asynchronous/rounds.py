@@ -18,7 +18,7 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from fedsim.base.costs import ClientTime, ClockReading, select_latest
+from fedsim.base.costs import ClientTime, ClockReading, select_latest, select_left_out
 from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous, SemiAsynchronous, explain_waiting
 from fedsim.clock.devices import Devices
@@ -248,7 +248,8 @@ class AsynchronousRounds:
             idle=sum(ended.until - flight.end for flight in ended.arrived) if has_deadline else 0.0,
             joules=joules,
             waited_for=last.client if last.end == ended.until else None,
-            left_out=tuple(sorted(flight.client for flight in ended.vanished)),
+            left_out=select_left_out(flight.client for flight in ended.vanished),
+            num_left_out=len(ended.vanished),
             staleness=mean(ages),
             max_staleness=max(ages),
             timeline=select_latest(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
-from fedsim.base import tree
+from fedsim.base import costs, tree
 from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Equal, FileRows, Lognormal
@@ -244,6 +244,17 @@ def test_clients_that_vanish_are_left_out_and_one_stays() -> None:
     assert all(len(result.cohort) + len(result.clock.left_out) == 6 for result in results if result.clock)
     assert all(result.cohort for result in results)
     assert any(len(result.cohort) == 1 for result in results)
+
+
+def test_a_record_lists_the_first_of_many_clients_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = federation(cohort_size=6, rounds=3)
+    whole = run(population, Devices(fleet=SLOW, dropout=0.9))
+    monkeypatch.setattr(costs, "MOST_LEFT_OUT", 2)
+    for full, cut in zip(whole, run(population, Devices(fleet=SLOW, dropout=0.9)), strict=True):
+        assert full.clock is not None
+        assert cut.clock is not None
+        assert cut.clock.left_out == full.clock.left_out[:2]
+        assert cut.clock.num_left_out == len(full.clock.left_out) > 2
 
 
 def test_every_pool_and_a_resumed_run_have_the_same_seconds() -> None:
