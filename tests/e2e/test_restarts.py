@@ -147,7 +147,7 @@ RAY_PROCESSES = {
     "dashboard agent": ("ray::DashboardAgent", True),
     "runtime environment agent": ("ray::RuntimeEnvAgent", True),
     "keeper": ("jobs.local_ray.keeper", True),
-    "autoscaler monitor": ("autoscaler/_private/monitor.py", False),
+    "autoscaler monitor": ("autoscaler/_private/monitor.py", True),
     "supervisor": ("JobSupervisor", False),
 }
 """Words at the beginning of each command line, and whether Ray is gone without the process.
