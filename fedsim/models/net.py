@@ -413,13 +413,16 @@ def _run_in_thread(make: Callable[[], T]) -> T:
 
 
 def _build_structure(build: Callable[[], nn.Module], inputs: InputForm | None) -> nn.Module:
-    """The module without memory for its weights, unless it has tensors that are not keys.
+    """The module without memory for its weights, unless it has tensors that are not keys, or reads tensors.
 
     Such tensors are the same in every process: they are made from one seed.
     """
     with rng.torch_stream(0, "constants"):
-        with torch.device("meta"):
-            module = build()
+        try:
+            with torch.device("meta"):
+                module = build()
+        except NotImplementedError:  # its constructor reads a tensor, such as that of torchvision's regnet
+            return _materialise(build(), inputs)
         real = any(isinstance(each, LazyModuleMixin) for each in module.modules())
         if real or list_constants(module) or holds_loose_tensors(module):
             module = _materialise(build(), inputs)

@@ -117,12 +117,18 @@ def test_torchvision_is_torchvisions_own_module() -> None:
     assert ours.stochastic
 
 
+def test_a_model_whose_constructor_reads_tensors_is_built() -> None:
+    net = make_net("torchvision", input_shape=(3, 32, 32), num_classes=5, arch="regnet_y_400mf")
+    assert net(net.init(0), torch.zeros(2, 3, 32, 32)).shape == (2, 5)
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
         ({"arch": "resnet19"}, "did you mean 'resnet18'"),
         ({"arch": "resnet18", "weights": "IMAGENET"}, "no such weights"),
         ({"arch": "resnet18", "dropout": 0.5}, "does not take these parameters"),
+        ({"arch": "mobilenet_v2", "round_nearest": 0}, "does not take these parameters: .* by zero"),
     ],
 )
 def test_wrong_names_of_torchvision_are_named(params: dict[str, Any], words: str) -> None:
