@@ -11,21 +11,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, isinf, isnan
+from math import ceil, inf, isinf, isnan, sqrt
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base.extras import import_extra
+from fedsim.uploads.tree_noise import count_node_releases
 
 AccountantName: TypeAlias = Literal["rdp", "prv"]
 """`rdp`: Renyi differential privacy (Mironov et al. 2019). `prv`: the distribution of the privacy loss,
 composed numerically (Gopi et al., NeurIPS 2021), which is tighter and slower."""
 
-PrivacyKind: TypeAlias = Literal["central", "local"]
-"""Who adds noise for the privacy of clients: the server to their sum, or each client to its own update."""
+PrivacyKind: TypeAlias = Literal["central", "tree", "local"]
+"""Who adds noise for the privacy of clients: the server to the sum of each round (`central`) or to the
+running sum of all rounds (`tree`), or each client to its own update (`local`)."""
 
 LEAST_NOISE = 1e-6
 """With less noise, epsilon is above 10^11, and the series of Opacus may have no end."""
@@ -172,37 +175,56 @@ def _make_budget_test(
     return exceeds
 
 
-def count_affordable_steps(
-    accountant: AccountantName,
-    noise_multiplier: float,
-    sample_rate: float,
-    most: int,
-    delta: float,
-    epsilon: float,
-) -> int:
-    """Return the largest number of rounds, at most `most`, that spends at most epsilon."""
+def count_affordable_rounds(compute_spent: Callable[[int], float], most: int, epsilon: float) -> int:
+    """Return the largest number of rounds, at most `most`, that spends at most epsilon.
+
+    Args:
+        compute_spent: returns the epsilon of a number of rounds.
+        most: the largest number to try.
+        epsilon: the budget.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if compute_epsilon(accountant, noise_multiplier, sample_rate, middle, delta) > epsilon:
+        if compute_spent(middle) > epsilon:
             high = middle - 1
         else:
             low = middle
     return low
 
 
-def find_mechanism(
-    kind: PrivacyKind, noise_multiplier: float, cohort_size: int, num_clients: int
-) -> tuple[float, float]:
-    """Return the noise multiplier and the sample rate for the accountant.
+@dataclass(frozen=True, kw_only=True)
+class ClientMechanism:
+    """What the accountant has to know of privacy for clients besides the noise.
 
-    With local privacy the server sees each update by itself: no sampling hides it, and another update
-        instead of it
-    changes it by up to 2 C.
+    Attributes:
+        kind: who adds the noise, and to what.
+        cohort_size, num_clients: K and N.
+        tree_rounds: with `tree`, the rounds of a tree; None for one tree over the run.
     """
-    if kind == "local":
-        return noise_multiplier / 2, 1.0
-    return noise_multiplier, cohort_size / num_clients
+
+    kind: PrivacyKind
+    cohort_size: int
+    num_clients: int
+    tree_rounds: int | None = None
+
+    @property
+    def period(self) -> int:
+        """With `tree`, the number of rounds in which each client takes part once."""
+        return ceil(self.num_clients / self.cohort_size)
+
+    def describe(self, noise_multiplier: float, rounds: int) -> tuple[float, float, int]:
+        """Return the noise multiplier, the sample rate and the steps that stand for so many rounds.
+
+        With local privacy the server sees each update by itself: no sampling hides it, and another update
+        instead of it changes it by up to 2 C. With a tree, all its nodes are one release without sampling.
+        """
+        if self.kind == "local":
+            return noise_multiplier / 2, 1.0, rounds
+        if self.kind == "tree":
+            releases = count_node_releases(rounds, self.period, self.tree_rounds)
+            return noise_multiplier / sqrt(max(1, releases)), 1.0, min(1, releases)
+        return noise_multiplier, self.cohort_size / self.num_clients, rounds
 
 
 def count_batches(num_examples: int, batch_size: int) -> int:

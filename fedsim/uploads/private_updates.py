@@ -1,10 +1,11 @@
 """PrivateUpdates: any algorithm whose clients send model updates, with differential privacy for each client.
 
 Central: the server adds Gaussian noise to the sum of clipped updates (McMahan et al., ICLR 2018,
-    arXiv:1710.06963).
-Local: each client adds the noise to its own clipped update before it sends it. The clipping bound can
-    follow a
-quantile of the updates' norms (Andrew et al., NeurIPS 2021, arXiv:1905.03871).
+    arXiv:1710.06963). The clipping bound can follow a quantile of the updates' norms (Andrew et al., NeurIPS
+    2021, arXiv:1905.03871).
+Tree: the server adds the noise to the running sum of all rounds, by a binary tree (DP-FTRL; Kairouz et al.,
+    ICML 2021, arXiv:2103.00039). The budget needs no random cohorts.
+Local: each client adds the noise to its own clipped update before it sends it.
 
 Wire:
     down    the base algorithm's
@@ -19,7 +20,8 @@ Wire:
 The update is one vector over all payloads of a client: one clipping and one noise cover everything that it
     sends.
 Every client has the weight 1. With central privacy, each client takes part in a round with the probability
-K / N, independently of the others, and the sum is divided by K, whatever the size of the cohort.
+K / N, independently of the others. With a tree, the clients take part in turn, always in the same order. The
+sum is divided by K, whatever the size of the cohort.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from fedsim.core.capabilities import CohortSelection, PayloadAccounting, count_b
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.models.net import Net
-from fedsim.uploads.accounting import AccountantName, PrivacyKind, compute_epsilon, find_mechanism
+from fedsim.uploads.accounting import AccountantName, ClientMechanism, PrivacyKind, compute_epsilon
 from fedsim.uploads.attacked_clients import AttackedClients
 from fedsim.uploads.model_updates import (
     ModelUpdate,
@@ -54,6 +56,7 @@ from fedsim.uploads.model_updates import (
     write_update,
 )
 from fedsim.uploads.server_view import explain_answers
+from fedsim.uploads.tree_noise import draw_round_noise
 
 CLIP = "clip"
 """The payload that has the clipping bound."""
@@ -97,17 +100,19 @@ class PrivateUpdates(StatefulWrapper):
 
     Attributes:
         base: the algorithm.
-        kind: "central" or "local".
+        kind: "central", "tree" or "local".
         clip: C, the largest norm of an update; with `adaptive`, that of the first round.
         noise_multiplier: z; the noise has the standard deviation z C in each coordinate: of the sum of all
-            updates (central), or of each update (local). 0: no noise, and no privacy.
+            updates (central), of each node of the tree (tree), or of each update (local). 0: no noise, and
+            no privacy.
         delta: of the budget.
         accountant: computes the budget.
         adaptive: how the bound changes; None for a fixed bound. Central only.
+        tree_rounds: with a tree, another one begins after so many rounds; None for one tree. Tree only.
 
     Raises:
-        ValueError: if the uploads of the base algorithm are no model updates, or `adaptive` has local
-            privacy; or if its clients tell more than updates, such as their labels.
+        ValueError: if the uploads of the base algorithm are no model updates, `adaptive` or `tree_rounds`
+            has another kind; or if its clients tell more than updates, such as their labels.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
@@ -119,21 +124,24 @@ class PrivateUpdates(StatefulWrapper):
     delta: Annotated[float, Range(above=0, below=1)] = 1e-5
     accountant: AccountantName = "rdp"
     adaptive: AdaptiveClip | None = None
+    tree_rounds: Annotated[int, Range(minimum=1)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_model_updates(self.base)
         if answer := explain_answers(unwrap(self.base)):
             raise ValueError(f"{type(unwrap(self.base)).__name__} tells more than updates: {answer}")
+        if self.tree_rounds is not None and self.kind != "tree":
+            raise ValueError(f"{self.kind} privacy has no tree; leave tree_rounds out")
         if self.adaptive is None:
             return
-        if self.kind == "local":
-            raise ValueError("the clipping bound of local privacy is fixed; leave adaptive out")
+        if self.kind != "central":
+            raise ValueError(f"the clipping bound of {self.kind} privacy is fixed; leave adaptive out")
         object.__setattr__(self, "uploads", {**self.base.uploads, BELOW: Reduction.SUM})
 
     def provides(self, kind: type) -> bool:
-        """Whether the wrapper has this capability; central privacy draws the cohorts."""
-        return super().provides(kind) or (kind is CohortSelection and self.kind == "central")
+        """Whether the wrapper has this capability; noise of the server determines the cohorts."""
+        return super().provides(kind) or (kind is CohortSelection and self.kind != "local")
 
     def base_value(self, value: Any) -> Any:
         """The base algorithm's server state, and a task with its own broadcast."""
@@ -156,10 +164,15 @@ class PrivateUpdates(StatefulWrapper):
         return PrivateState(base=self.base.init_server_state(ctx), clip=self.clip, steps=0)
 
     def select_cohort(self, ctx: Context, state: Any, stream: np.random.Generator) -> Sequence[int]:
-        """The Poisson sample of the round; if it is empty, one client, whose update does not count."""
+        """The Poisson sample of the round; if it is empty, one client, whose update does not count.
+
+        With a tree, the clients whose turn it is: a round without a result is repeated with them.
+        """
         if self.kind == "local":
             found: Sequence[int] = super().select_cohort(ctx, state, stream)
             return found
+        if self.kind == "tree":
+            return self._find_turn(ctx, state.steps)
         cohort = _draw_poisson_cohort(ctx)
         return cohort.tolist() if len(cohort) else [int(stream.integers(ctx.num_clients))]
 
@@ -178,7 +191,7 @@ class PrivateUpdates(StatefulWrapper):
         """The base algorithm's state after the noisy mean, and the clipping bound of the next round."""
         if self.kind == "local":
             return replace(super().aggregate(ctx, state, reduced), steps=state.steps + 1)
-        counted = float(len(_draw_poisson_cohort(ctx)) > 0)
+        counted = float(self.kind == "tree" or len(_draw_poisson_cohort(ctx)) > 0)
         stream = rng.stream(ctx.seed, "privacy", ctx.round)
         kinds, broadcast = self.base.uploads, self.base.broadcast(ctx, state.base)
         mean = read_update(kinds, broadcast, {name: reduced[name] for name in kinds})
@@ -186,7 +199,10 @@ class PrivateUpdates(StatefulWrapper):
             name: tree.scale(part, counted * (len(reduced.clients) if kinds[name] is Reduction.MEAN else 1))
             for name, part in mean.items()
         }
-        noisy = _add_noise(sums, self._update_noise(ctx) * state.clip, stream)
+        if self.kind == "tree":
+            noisy = self._add_tree_noise(ctx, state, sums)
+        else:
+            noisy = _add_noise(sums, self._update_noise(ctx) * state.clip, stream)
         scaled = {
             name: tree.scale(part, 1 / ctx.cohort_size) if kinds[name] is Reduction.MEAN else part
             for name, part in noisy.items()
@@ -197,6 +213,21 @@ class PrivateUpdates(StatefulWrapper):
             after = replace(after, base=self.base.note_attackers(ctx, after.base, reduced.clients))
         halves = 0.0 if self.adaptive is None else counted * float(reduced[BELOW]["half"])
         return replace(after, clip=self._adapt_clip(ctx, state, halves, stream), steps=state.steps + 1)
+
+    def _find_turn(self, ctx: Context, steps: int) -> list[int]:
+        """Return the clients of a round of a tree: K in a row, of an order that stays the same."""
+        order = rng.stream(ctx.seed, "tree order").permutation(ctx.num_clients)
+        first = steps % self._describe_clients(ctx).period * ctx.cohort_size
+        return sorted(order[first : first + ctx.cohort_size].tolist())
+
+    def _add_tree_noise(self, ctx: Context, state: Any, sums: ModelUpdate) -> ModelUpdate:
+        """Return the sum of a round with what the tree adds to the noise of the running sum."""
+        std = self.noise_multiplier * state.clip
+        if std == 0:
+            return sums
+        vector = tree.flatten(sums)
+        noise = std * draw_round_noise(ctx.seed, state.steps, len(vector), self.tree_rounds)
+        return tree.unflatten(vector + torch.from_numpy(noise).to(vector.device), tree.layout(sums))
 
     def _adapt_clip(self, ctx: Context, state: Any, halves: float, stream: np.random.Generator) -> float:
         """Return the clipping bound of the next round: C exp(-eta (b - gamma))."""
@@ -232,8 +263,16 @@ class PrivateUpdates(StatefulWrapper):
 
     def compute_spent_epsilon(self, ctx: Context, steps: int) -> float:
         """Return the epsilon of these rounds; with local privacy, of a client that was in all of them."""
-        multiplier, rate = find_mechanism(self.kind, self.noise_multiplier, ctx.cohort_size, ctx.num_clients)
-        return compute_epsilon(self.accountant, multiplier, rate, steps, self.delta)
+        mechanism = self._describe_clients(ctx).describe(self.noise_multiplier, steps)
+        return compute_epsilon(self.accountant, *mechanism, self.delta)
+
+    def _describe_clients(self, ctx: Context) -> ClientMechanism:
+        return ClientMechanism(
+            kind=self.kind,
+            cohort_size=ctx.cohort_size,
+            num_clients=ctx.num_clients,
+            tree_rounds=self.tree_rounds,
+        )
 
     # client
 

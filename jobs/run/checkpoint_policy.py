@@ -42,13 +42,20 @@ def describe_experiment(spec: JobSpec) -> dict[str, Any]:
         del data["devices"]
     if spec.clients.sampler == Clients.model_fields["sampler"].default:
         del data["clients"]["sampler"]
-    for field in ("fairness", "attack", "aggregation", "privacy", "secure_aggregation", "compression"):
-        if data[field] is None:
-            del data[field]
+    _forget_absent_uploads(data)
     for field in ("precision", "optimizer", "label_smoothing", "schedule"):
         if getattr(spec.local, field) == LocalSection.model_fields[field].default:
             del data["local"][field]
     return data | _select_deciding_values(spec)
+
+
+def _forget_absent_uploads(data: Any) -> None:
+    """Leave out what a spec does not do to uploads."""
+    for field in ("fairness", "attack", "aggregation", "privacy", "secure_aggregation", "compression"):
+        if data[field] is None:
+            del data[field]
+    if "privacy" in data and data["privacy"]["tree_rounds"] is None:
+        del data["privacy"]["tree_rounds"]
 
 
 def _forget_newer_fields_of_curricula(data: Any, curriculum: Curriculum) -> None:

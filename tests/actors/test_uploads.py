@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 
@@ -26,6 +25,7 @@ from fedsim.uploads import (
     RobustAggregation,
     SecureAggregation,
 )
+from fedsim.uploads.accounting import PrivacyKind
 from tests.fedsim.federations import federation
 
 ROBUST = {name: RobustAggregation(base=Scaffold(), aggregator=AGGREGATORS[name]()) for name in AGGREGATORS}
@@ -71,8 +71,8 @@ def test_workers_count_the_same_bytes_of_secure_aggregation(actor_group: ActorGr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["central", "local"])
-def test_workers_draw_the_same_noise(kind: Literal["central", "local"], actor_group: ActorGroup) -> None:
+@pytest.mark.parametrize("kind", ["central", "tree", "local"])
+def test_workers_draw_the_same_noise(kind: PrivacyKind, actor_group: ActorGroup) -> None:
     adaptive = AdaptiveClip(count_noise=3.0) if kind == "central" else None
     method = {"clip": 0.5, "noise_multiplier": 0.5, "adaptive": adaptive}
     algorithm = PrivateUpdates(base=Scaffold(), kind=kind, **method)  # type: ignore[arg-type]

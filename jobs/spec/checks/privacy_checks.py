@@ -9,9 +9,9 @@ from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
 from fedsim.uploads import ATTACKS
 from fedsim.uploads.accounting import (
+    ClientMechanism,
     compute_epsilon,
-    count_affordable_steps,
-    find_mechanism,
+    count_affordable_rounds,
     find_noise_multiplier,
 )
 from fedsim.uploads.model_updates import explain_other_uploads
@@ -190,13 +190,15 @@ def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
                 return [FieldError("privacy.adaptive_clip.count_noise", adaptive.count_noise, reason, hint)]
         if chosen.noise_multiplier is None or chosen.epsilon is None:
             return []
-        mechanism = find_mechanism(chosen.kind, multiplier, clients.cohort_size, clients.total)
-        spent = compute_epsilon(chosen.accountant, *mechanism, spec.rounds, chosen.delta)
-        if spent <= chosen.epsilon:
+        mechanism = _describe_clients(spec)
+
+        def compute_spent(rounds: int) -> float:
+            described = mechanism.describe(multiplier, rounds)
+            return compute_epsilon(chosen.accountant, *described, chosen.delta)
+
+        if (spent := compute_spent(spec.rounds)) <= chosen.epsilon:
             return []
-        kept = count_affordable_steps(
-            chosen.accountant, *mechanism, spec.rounds, chosen.delta, chosen.epsilon
-        )
+        kept = count_affordable_rounds(compute_spent, spec.rounds, chosen.epsilon)
         message = f"{spec.rounds:,} rounds with noise_multiplier {multiplier:g} spend {spent:.4g}"
         hint = f"{kept:,} rounds keep the budget; or leave noise_multiplier out, and fedsim finds it"
         return [FieldError("privacy.epsilon", chosen.epsilon, message, hint)]
@@ -206,17 +208,27 @@ def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def find_spec_noise(spec: JobSpec) -> float:
-    """Return the noise multiplier of a spec with central or local privacy: its own, or that of its epsilon.
+    """Return the noise multiplier of a spec with privacy for clients: its own, or that of its epsilon.
 
     Raises:
         ValueError: if Opacus is not installed, or no noise keeps the budget.
     """
-    chosen, clients = spec.privacy, spec.clients
+    chosen = spec.privacy
     assert chosen is not None
-    assert chosen.kind != "examples"
     if chosen.noise_multiplier is not None:
         return chosen.noise_multiplier
     assert chosen.epsilon is not None
-    unit, rate = find_mechanism(chosen.kind, 1.0, clients.cohort_size, clients.total)
-    found = find_noise_multiplier(chosen.accountant, chosen.epsilon, rate, spec.rounds, chosen.delta)
-    return found / unit
+    unit, rate, steps = _describe_clients(spec).describe(1.0, spec.rounds)
+    return find_noise_multiplier(chosen.accountant, chosen.epsilon, rate, steps, chosen.delta) / unit
+
+
+def _describe_clients(spec: JobSpec) -> ClientMechanism:
+    chosen, clients = spec.privacy, spec.clients
+    assert chosen is not None
+    assert chosen.kind != "examples"
+    return ClientMechanism(
+        kind=chosen.kind,
+        cohort_size=clients.cohort_size,
+        num_clients=clients.total,
+        tree_rounds=chosen.tree_rounds,
+    )

@@ -120,8 +120,8 @@ def _find_compression_faults(spec: JobSpec) -> list[FieldError]:
     if faults := find_setting_faults("compression", chosen, COMPRESSORS):
         return faults
     faults = _find_algorithm_faults(spec, "compression", chosen.name)
-    if spec.privacy is not None and spec.privacy.kind == "central":
-        message = "can make an update longer than the clipping bound of central privacy"
+    if spec.privacy is not None and spec.privacy.kind in ("central", "tree"):
+        message = "can make an update longer than the clipping bound, to which the server's noise is made"
         hint = "leave it out, or use privacy.kind: local, whose noise comes before the compression"
         faults.append(FieldError("compression", chosen.name, message, hint))
     return faults

@@ -24,16 +24,20 @@ class AdaptiveClipSection(Section):
 class PrivacySection(Section):
     """Differential privacy for each client, or for each example, around algorithms that send models."""
 
-    kind: Literal["central", "local", "examples"] = Field(
+    kind: Literal["central", "tree", "local", "examples"] = Field(
         default="central",
-        description="central: the server adds noise to the sum of updates; local: every client to its own; "
-        "examples: every client to the gradients of its local steps (DP-SGD)",
+        description="central: the server adds noise to the sum of updates of a round; tree: to the running "
+        "sum of all rounds (DP-FTRL); local: every client to its own update; examples: every client to the "
+        "gradients of its local steps (DP-SGD)",
     )
     clip: Number = Field(
         default=1.0, gt=0, description="the largest Euclidean norm of an update, or of an example's gradient"
     )
     adaptive_clip: AdaptiveClipSection | None = Field(
         default=None, description="a bound that changes; `clip` is then that of the first round"
+    )
+    tree_rounds: Whole | None = Field(
+        default=None, ge=1, description="kind tree: another tree begins after so many rounds; null: one tree"
     )
     noise_multiplier: Number | None = Field(
         default=None,
@@ -57,6 +61,8 @@ class PrivacySection(Section):
             raise make_fault("needs the noise or the budget", "set epsilon, such as 8, or noise_multiplier")
         if self.adaptive_clip is not None and self.kind != "central":
             raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "adaptive_clip")
+        if self.tree_rounds is not None and self.kind != "tree":
+            raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "tree_rounds")
         if self.kind == "examples" and self.noise_multiplier is not None and self.epsilon is not None:
             hint = "leave one of them out: with epsilon, each client finds the noise that spends it"
             raise make_fault("goes without noise_multiplier if kind is examples", hint, "epsilon")

@@ -10,10 +10,11 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from fedsim.uploads.accounting import (
+    ClientMechanism,
+    PrivacyKind,
     compute_epsilon,
     compute_worst_epsilon,
-    count_affordable_steps,
-    find_mechanism,
+    count_affordable_rounds,
     find_noise_multiplier,
 )
 
@@ -63,7 +64,9 @@ def test_several_payloads_are_one_mechanism() -> None:
 def test_noise_is_found_that_spends_the_budget(epsilon: float) -> None:
     noise = find_noise_multiplier("rdp", epsilon, 0.1, 50, 1e-5)
     assert 0.998 * epsilon < compute_epsilon("rdp", noise, 0.1, 50, 1e-5) <= epsilon
-    steps = count_affordable_steps("rdp", noise, 0.1, 200, 1e-5, epsilon)
+    steps = count_affordable_rounds(
+        lambda rounds: compute_epsilon("rdp", noise, 0.1, rounds, 1e-5), 200, epsilon
+    )
     assert steps in (50, 51)
 
 
@@ -90,5 +93,14 @@ def test_extremes() -> None:
     assert compute_epsilon("rdp", 0.0, 0.1, 5, 1e-5) == inf
     assert compute_epsilon("rdp", 1.0, 0.1, 0, 1e-5) == 0
     assert compute_epsilon("rdp", 1e-160, 0.2, 10, 1e-5) == inf  # the series of Opacus has no end here
-    assert find_mechanism("local", 4.0, 10, 100) == (2.0, 1.0)
-    assert find_mechanism("central", 4.0, 10, 100) == (4.0, 0.1)
+
+
+def test_what_the_accountant_has_to_know_of_every_kind() -> None:
+    def describe(kind: PrivacyKind, rounds: int) -> tuple[float, float, int]:
+        return ClientMechanism(kind=kind, cohort_size=10, num_clients=100).describe(4.0, rounds)
+
+    assert describe("local", 7) == (2.0, 1.0, 7)
+    assert describe("central", 7) == (4.0, 0.1, 7)
+    # Round 7 completes nodes of one, two and four rounds: a client of the first rounds is in three of them.
+    assert describe("tree", 7) == (4.0 / sqrt(3), 1.0, 1)
+    assert compute_epsilon("rdp", *describe("tree", 0), 1e-5) == 0

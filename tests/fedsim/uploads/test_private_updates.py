@@ -46,7 +46,7 @@ def start(population: Any) -> Any:
 @pytest.mark.parametrize(
     "name", [n if n in ("fedavg", "scaffold") else pytest.param(n, marks=pytest.mark.slow) for n in SERVED]
 )
-@pytest.mark.parametrize("kind", ["central", "local"])
+@pytest.mark.parametrize("kind", ["central", "tree", "local"])
 def test_no_noise_and_a_wide_bound_is_the_base_algorithm(name: str, kind: str) -> None:
     population = federation([16] * 6, rounds=3)
     plain = run(quick(name), population)
@@ -72,6 +72,53 @@ def test_three_rounds_in_numpy() -> None:
         drawn = rng.stream(ctx.seed, "privacy", ctx.round).standard_normal(len(origin))
         assert params(result) == pytest.approx(origin + (total + noise * clip * drawn) / 5, abs=1e-6)
         before = result.state.base
+
+
+def test_five_rounds_with_a_tree_in_numpy() -> None:
+    """The model is the first one, plus the running sum of clipped updates and of its nodes' noise, over K."""
+    population, clip, noise = federation([16] * 5, cohort_size=2, rounds=5), 0.3, 0.1
+    method, base = private(clip=clip, noise_multiplier=noise, kind="tree"), FedAvg()
+    pool, before = SerialPool(base, population), base.init_server_state(population.context(0))
+    first, total = start(population), 0.0
+    nodes = {1: [(0, 0)], 2: [(1, 0)], 3: [(1, 0), (0, 2)], 4: [(2, 0)], 5: [(2, 0), (0, 4)]}
+    for result in run(method, population):
+        ctx = population.context(result.round - 1)
+        broadcast = base.broadcast(ctx, before)
+        origin = tree.flatten(broadcast["params"]).numpy()
+        for client in result.cohort:
+            task = pool.worker.loader.make_task(base, ctx, client, broadcast, {}, None)
+            change = tree.flatten(base.train_client(ctx, task).upload["params"]).numpy() - origin
+            total = total + change * min(1, clip / np.linalg.norm(change))
+        drawn = [
+            rng.stream(ctx.seed, "privacy tree", 0, *node).standard_normal(len(origin))
+            for node in nodes[result.round]
+        ]
+        expected = first + (total + noise * clip * np.sum(drawn, axis=0)) / 2
+        assert params(result) == pytest.approx(expected, abs=1e-5)
+        before = result.state.base
+
+
+def test_with_a_tree_every_client_takes_its_turn() -> None:
+    population = federation([16] * 5, cohort_size=2, rounds=6)
+    cohorts = [result.cohort for result in run(private(kind="tree"), population)]
+    assert sorted(client for cohort in cohorts[:3] for client in cohort) == [0, 1, 2, 3, 4]
+    assert [len(cohort) for cohort in cohorts] == [2, 2, 1] * 2
+    assert cohorts[3:] == cohorts[:3]
+
+
+def test_the_budget_of_a_tree_grows_with_its_nodes() -> None:
+    """Two rounds of one client: its leaves, and later the node of both, where it counts twice."""
+    from opacus.accountants import RDPAccountant
+
+    population = federation([16] * 3, rounds=3)
+    for tree_rounds, releases in ((None, [1, 1 + 1 + 4, 1 + 1 + 4 + 1]), (1, [1, 2, 3])):
+        method = private(noise_multiplier=4.0, clip=1.0, kind="tree", tree_rounds=tree_rounds)
+        for result, count in zip(run(method, population), releases, strict=True):
+            book = RDPAccountant()
+            book.history = [(4.0, 1.0, count)]
+            said = result.method["privacy"]
+            assert (said["kind"], said["noise_multiplier"]) == ("tree", 4.0)
+            assert said["epsilon"] == pytest.approx(book.get_epsilon(1e-5), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["central", "local"])
@@ -204,6 +251,7 @@ def test_the_budget_of_a_record_grows_as_the_accountant_says() -> None:
     [
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"kind": "local"}, marks=pytest.mark.slow),
+        {"kind": "tree", "tree_rounds": 2},
         {"adaptive": AdaptiveClip(count_noise=3.0)},
     ],
 )
@@ -225,5 +273,9 @@ def test_what_does_not_suit() -> None:
         private(ALGORITHMS["ifca"]())
     with pytest.raises(ValueError, match="leave adaptive out"):
         private(kind="local", adaptive=AdaptiveClip())
+    with pytest.raises(ValueError, match="of tree privacy is fixed"):
+        private(kind="tree", adaptive=AdaptiveClip())
+    with pytest.raises(ValueError, match="central privacy has no tree"):
+        private(tree_rounds=4)
     with pytest.raises(FedsimError, match="count_noise has to be above"):
         run(private(noise_multiplier=9.0, adaptive=AdaptiveClip()), federation(rounds=1))

@@ -43,6 +43,25 @@ def test_a_target_epsilon_finds_the_noise_and_is_reported(settings: Settings) ->
     assert {each["delta"] for each in found} == {1e-4}
 
 
+def test_a_tree_spends_the_target_epsilon_without_random_cohorts(settings: Settings) -> None:
+    spec = private({"kind": "tree", "epsilon": 20, "clip": 0.5, "tree_rounds": 2}, rounds=5)
+    experiment = resolve_spec(spec, settings)
+    population = experiment.load_population()
+    pool = SerialPool(experiment.algorithm, population)
+    found = list(simulate(experiment.algorithm, population, pool))
+    budgets = [each.method["privacy"]["epsilon"] for each in found]
+    assert 20 * 0.998 < budgets[-1] <= 20
+    assert budgets == sorted(budgets)
+    assert found[0].cohort == found[2].cohort == found[4].cohort
+    assert not set(found[0].cohort) & set(found[1].cohort)
+
+
+def test_specs_without_a_tree_go_on_from_older_checkpoints() -> None:
+    assert "tree_rounds" not in describe_experiment(private(NOISE))["privacy"]
+    described = describe_experiment(private({**NOISE, "kind": "tree", "tree_rounds": 2}))
+    assert described["privacy"]["tree_rounds"] == 2
+
+
 def test_the_fields_reach_the_wrapper() -> None:
     section = {"noise_multiplier": 0.5, "clip": 2, "delta": 1e-6, "accountant": "prv"}
     made = make_algorithm(private({**section, "adaptive_clip": {"quantile": 0.9}}, attack="sign_flip"))
@@ -147,6 +166,7 @@ def test_noise_for_a_budget_depends_on_the_number_of_rounds() -> None:
 
 
 NOISE = {"noise_multiplier": 1.0}
+TREE = {"kind": "tree", "noise_multiplier": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +174,12 @@ NOISE = {"noise_multiplier": 1.0}
     [
         ({}, {}, "privacy", "set epsilon"),
         ({"kind": "local", "epsilon": 1, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: local"),
+        ({"kind": "tree", "epsilon": 1, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: tree"),
+        ({**NOISE, "tree_rounds": 2}, {}, "privacy.tree_rounds", "kind: central"),
+        ({**TREE, "epsilon": 7.5}, {}, "privacy.epsilon", "2 rounds keep the budget"),
+        (TREE, {"aggregation": "median"}, "aggregation", "no known sensitivity"),
+        (TREE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
+        (TREE, {"compression": "top_k"}, "compression", "the clipping bound"),
         ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "rounds keep the budget"),
         ({**NOISE, "delta": 0.05}, {}, "privacy.delta", "below 1 / clients.total"),
         ({**NOISE, "adaptive_clip": {}}, {}, "privacy.adaptive_clip.count_noise", "has to be above"),
