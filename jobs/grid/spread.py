@@ -7,7 +7,6 @@ from statistics import fmean, stdev
 
 from jobs.grid.finished import Cell
 
-
 NONE_KNOWN = "–"
 """A cell without a figure."""
 
