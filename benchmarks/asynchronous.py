@@ -1,22 +1,28 @@
 """What an update costs in asynchronous rounds beside its training, and the memory, by the number of clients.
 
     python benchmarks/asynchronous.py                       # prints one JSON line for each number of clients
-    python benchmarks/asynchronous.py --clients 100000 --in-flight 1000 --buffer 10 --updates 5000
+    python benchmarks/asynchronous.py --clients 100000 --in-flight 1000 --buffer 10 --updates 5000 --times 3
 
 Nobody trains: the pool answers at once with the model that the clients received. What is left is the event
-loop, the messages, the mean of the updates, the server step and its digest.
+loop, the messages, the mean of the updates, the server step and its digest. Milliseconds are those of the
+processor, which other programs hardly change; those of the clock stand beside them, with the load of the
+machine. torch has one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -62,8 +68,8 @@ def make_population(clients: int, in_flight: int, rounds: int) -> Population:
     ).load_population()
 
 
-def measure(clients: int, in_flight: int, buffer: int, updates: int) -> dict[str, float]:
-    """Measure the milliseconds of an update, and the memory of Python in a second run."""
+def measure(clients: int, in_flight: int, buffer: int, updates: int, times: int) -> dict[str, Any]:
+    """Measure the milliseconds of an update in each of some runs, and the memory of Python in one more."""
     rounds = updates // buffer
     population, algorithm = make_population(clients, in_flight, rounds), FedAvg()
     devices = Devices(fleet=Phones(), policy=FedBuff(buffer=buffer), dropout=0.05)
@@ -73,14 +79,27 @@ def measure(clients: int, in_flight: int, buffer: int, updates: int) -> dict[str
         for _ in simulate(algorithm, population, pool, devices=devices, evaluate_every=rounds):
             pass
 
-    began = perf_counter()
-    run()
-    milliseconds = 1000 * (perf_counter() - began) / (rounds * buffer)
+    def take_ms(clock: Callable[[], float], began: float) -> float:
+        return round(1000 * (clock() - began) / (rounds * buffer), 3)
+
+    processor, elapsed = list[float](), list[float]()
+    for _ in range(times):
+        began, began_at = process_time(), perf_counter()
+        run()
+        processor.append(take_ms(process_time, began))
+        elapsed.append(take_ms(perf_counter, began_at))
     tracemalloc.start()
     run()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return {"clients": clients, "ms_per_update": round(milliseconds, 3), "peak_mb": round(peak / 1e6, 1)}
+    return {
+        "clients": clients,
+        "processor_ms_per_update": median(processor),
+        "range": [min(processor), max(processor)],
+        "elapsed_ms_per_update": median(elapsed),
+        "load": round(os.getloadavg()[0], 1),
+        "peak_mb": round(peak / 1e6, 1),
+    }
 
 
 def main() -> None:
@@ -90,10 +109,13 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--buffer", type=int, default=10)
     parser.add_argument("--updates", type=int, default=5000)
+    parser.add_argument("--times", type=int, default=3)
     asked = parser.parse_args()
-    measure(1000, 10, 10, 20)  # the first run pays for imports and caches
+    torch.set_num_threads(1)
+    measure(1000, 10, 10, 20, 1)  # the first run pays for imports and caches
     for clients in asked.clients:
-        print(json.dumps(measure(clients, asked.in_flight, asked.buffer, asked.updates)), flush=True)
+        found = measure(clients, asked.in_flight, asked.buffer, asked.updates, asked.times)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

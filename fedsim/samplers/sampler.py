@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.core import Context
+from fedsim.data.places import DataRoots
 
 
 class ClientScores(NamedTuple):
@@ -43,6 +44,19 @@ class Sampler(ABC):
     def list_surveyed(self, ctx: Context, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """The clients that report their loss before this round, among `clients`."""
         return clients[:0]
+
+    def prepare(self, places: DataRoots, num_clients: int) -> Sampler:
+        """Return the sampler with its file read; by default itself.
+
+        Args:
+            places: the data roots.
+            num_clients: N.
+
+        Raises:
+            SpecError: the file is wrong; its path begins with the parameter's name.
+            DataNotFound: the file is in no data root.
+        """
+        return self
 
     @abstractmethod
     def select(

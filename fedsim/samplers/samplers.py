@@ -13,6 +13,7 @@ from fedsim.base import rng as streams
 from fedsim.base.parameters import Range
 from fedsim.core import Context
 from fedsim.samplers.availability import Availability, DayNight, Markov
+from fedsim.samplers.online_trace import OnlineTrace
 from fedsim.samplers.oort import Oort
 from fedsim.samplers.sampler import ClientScores, Sampler, Uniform
 
@@ -87,6 +88,7 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
     "availability": Availability,
     "day_night": DayNight,
     "markov": Markov,
+    "trace": OnlineTrace,
     "loss_weighted": LossWeighted,
     "power_of_choice": PowerOfChoice,
     "oort": Oort,

@@ -28,8 +28,11 @@ class Comparison(BaseModel):
             up to the last (`reach`) or best (`reach_best`) value of the table's `against` with the same seed.
             A run that never does counts as one round more than it has, so its true number is larger. Or what
             a run has spent until it has `converged`, at the first point of its curve that is at most 0.01
-            below the mean of its last rounds: then `metric` is `rounds` (by default), `bytes`,
-            `simulated_seconds` (of a run with `devices`) or `processor_seconds`.
+            below the mean of its last rounds, or until its curve comes up to `target` (`spent`). Then
+            `metric` is `rounds` (by default), `bytes`, `simulated_seconds` or `joules` (of a run with
+            `devices`), or `processor_seconds`.
+        target: of `spent`, a value of the table's metric; None for the end of the run. A seed with a run that
+            never comes up to it is left out.
         direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
             the margin on both sides.
         margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
@@ -43,9 +46,10 @@ class Comparison(BaseModel):
     more_than: dict[str, str] = {}
     metric: str | None = None
     round: int | None = Field(default=None, ge=1)
-    show: Literal["final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best", "converged"] = (
-        "final"
-    )
+    show: Literal[
+        "final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best", "converged", "spent"
+    ] = "final"
+    target: float | None = None
     direction: Literal["above", "below", "level"] = "above"
     margin: float | None = Field(default=None, gt=0)
 
@@ -75,8 +79,11 @@ class Control(Comparison):
     sentence: str
 
 
-SPENT = ("rounds", "bytes", "simulated_seconds", "processor_seconds")
-"""What a run spends until it has converged."""
+SPENT = ("rounds", "bytes", "simulated_seconds", "joules", "processor_seconds")
+"""What a run spends until it has converged or has come up to a target."""
+
+OF_SPENT = ("converged", "spent")
+"""The values of `show` whose figures are those of `SPENT`."""
 
 
 class Claim(Comparison):
@@ -106,6 +113,8 @@ class Claim(Comparison):
         for part in (self, self.control):
             if part is not None and (part.direction == "level") != (part.margin is not None):
                 raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")
-            if part is not None and part.show == "converged" and part.metric not in (None, *SPENT):
-                raise ValueError(f"{self.id}: with show: converged the metric is one of {', '.join(SPENT)}")
+            if part is not None and part.show in OF_SPENT and part.metric not in (None, *SPENT):
+                raise ValueError(f"{self.id}: with show: {part.show} the metric is one of {', '.join(SPENT)}")
+            if part is not None and part.target is not None and part.show != "spent":
+                raise ValueError(f"{self.id}: target belongs to show: spent, and show is {part.show}")
         return self

@@ -52,6 +52,7 @@ class Spent(BaseModel):
         bytes: simulated traffic, down and up.
         processor_seconds: of the run's process, which a busy machine hardly changes; None for several.
         simulated_seconds: of a run with `devices`; None for others, and in lines that were written before.
+        joules: energy of the clients of such a run, in the same way.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,6 +60,7 @@ class Spent(BaseModel):
     bytes: int
     processor_seconds: float | None = None
     simulated_seconds: float | None = None
+    joules: float | None = None
 
 
 class Entry(BaseModel):
@@ -143,8 +145,22 @@ class Entry(BaseModel):
         Args:
             what: `rounds`, or a figure of `Spent`.
         """
-        if (number := self.find_converged()) is None:
-            return math.nan
+        number = self.find_converged()
+        return math.nan if number is None else self._read_spent(number, what)
+
+    def spent_to_target(self, target: float | None, what: str) -> float | None:
+        """What the run has spent when its curve first comes up to a target; None if unknown.
+
+        Args:
+            target: a value of the metric, NaN returned if the run never has it; None for the end of the run.
+            what: `rounds`, or a figure of `Spent`.
+        """
+        if target is None:
+            return self._read_spent(max(self.curve), what)
+        number = next((number for number, score in sorted(self.curve.items()) if score >= target), None)
+        return math.nan if number is None else self._read_spent(number, what)
+
+    def _read_spent(self, number: int, what: str) -> float | None:
         if what == "rounds":
             return number
         return getattr(self.spent.get(number), what, None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
+from statistics import fmean
 
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
 from jobs.grid.overview import overview
-from jobs.grid.spread import render_lines, spread
+from jobs.grid.spread import NONE_KNOWN, render_lines, spread
 from jobs.grid.table import Table
 
 Figures = Mapping[Cell, Sequence[float]]
@@ -29,13 +30,14 @@ MOST_ROUNDS = 10
 ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
 """The value that a run has to reach."""
 
-UNTIL_CONVERGED = {
+SPENT_FIGURES = {
     "rounds": ("Rounds", 1),
     "bytes": ("10^6 bytes", 1e6),
     "simulated_seconds": ("Simulated seconds of the clients' devices", 1),
+    "joules": ("Joules of the clients' devices", 1),
     "processor_seconds": ("Processor seconds", 1),
 }
-"""What a run has spent until it has converged, with its unit."""
+"""What a run has spent until it has converged or has come up to a target, with its unit."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
@@ -101,6 +103,8 @@ def _tables(table: Table, runs: Found) -> list[str]:
             parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
         elif what == "converged":
             parts += _render_spent_to_converge(wide, seen)
+        elif what == "spent":
+            parts += _render_spent_to_targets(wide, seen)
         else:
             parts += _shown(wide, seen, what)
     for name in table.curves:
@@ -120,13 +124,38 @@ def _tables(table: Table, runs: Found) -> list[str]:
 def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:
     """What each run has spent until it converged: rounds, and the figures that are known of any run."""
     parts = [f"Until {table.metric} comes within a point of the mean of the run's own last 10 rounds."]
-    for name, (title, unit) in UNTIL_CONVERGED.items():
+    for name, (title, unit) in SPENT_FIGURES.items():
         spent = dict[Cell, list[float]]()
         for cell, found in runs.items():
             values = (entry.spent_to_converge(name) for entry in found.values())
             spent[cell] = [value / unit for value in values if value is not None and isfinite(value)]
         if any(spent.values()):
             parts += [f"{title}:", _grid(table, spent, signed=False, digits=0)]
+    return parts
+
+
+def _render_spent_to_targets(table: Table, runs: Found) -> list[str]:
+    """What the runs have spent until they came up to each target: a table for each figure that is known."""
+    axes = (*table.rows, *table.columns)
+    names = [f"{100 * goal:g} %" if table.percent else f"{goal:g}" for goal in table.targets]
+    parts = [
+        f"Until {table.metric} comes up to {', '.join(names)}. Mean of the seeds that reach it; in brackets"
+        " their number, if not all."
+    ]
+    for name, (title, unit) in SPENT_FIGURES.items():
+
+        def figure(row: Cell, column: Cell, name: str = name, unit: float = unit) -> str:
+            labels, goal = dict(zip(axes, row, strict=True)), float(column[0])
+            entries = runs[tuple(labels[axis] for axis in table.axes)].values()
+            values = (entry.spent_to_target(goal, name) for entry in entries)
+            known = [value / unit for value in values if value is not None and isfinite(value)]
+            digits = 0 if name == "rounds" or not known or fmean(known) >= 100 else 1
+            return spread(known, len(table.seeds), digits=digits)
+
+        columns = [(repr(goal),) for goal in table.targets]
+        rows = table.cells(axes)
+        if any(figure(row, column) != NONE_KNOWN for row in rows for column in columns):
+            parts += [f"{title}:", render_lines(axes, rows, names, columns, figure)]
     return parts
 
 

@@ -164,15 +164,17 @@ def make_entry(
 def _sum_spent(
     records: Sequence[RoundRecord], worked: Mapping[int, float], rounds: set[int]
 ) -> dict[int, Spent]:
-    """Bytes and seconds from the start to the end of these rounds."""
+    """Bytes, seconds and joules from the start to the end of these rounds."""
     totals = accumulate(record.bytes.down + record.bytes.up for record in records)
+    energies = accumulate(0.0 if record.clock is None else record.clock.joules for record in records)
     return {
         record.round: Spent(
             bytes=total,
             processor_seconds=round(worked[record.round], 1) if record.round in worked else None,
             simulated_seconds=None if record.clock is None else round(record.clock.total, 3),
+            joules=None if record.clock is None else round(energy, 3),
         )
-        for record, total in zip(records, totals, strict=True)
+        for record, total, energy in zip(records, totals, energies, strict=True)
         if record.round in rounds
     }
 

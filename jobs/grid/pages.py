@@ -29,6 +29,7 @@ PAPERS = {
     "layer-schedules": Paper(
         "layer schedules", '"Personalized Federated Learning via Sequential Layer Expansion ...", 2024'
     ),
+    "simulated-clock": Paper("simulated clock", "Seconds, bytes and joules on one fleet of phones"),
     "robustness": Paper("attacks and defences", "Attacks and robust rules, claims of nine papers"),
 }
 """The papers by the name of their page; pages of other names have no paper."""

@@ -7,11 +7,14 @@ from statistics import fmean, stdev
 
 from jobs.grid.finished import Cell
 
+NONE_KNOWN = "–"
+"""A cell without a figure."""
+
 
 def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
     """Mean ± standard deviation (of a sample), with the number of seeds where some are missing."""
     if not values:
-        return "–"
+        return NONE_KNOWN
     text = f"{fmean(values):{'+' if signed else ''}.{digits}f}"
     if len(values) > 1:
         text += f" ± {stdev(values):.{digits}f}"

@@ -21,7 +21,7 @@ OWN_SCALE = "small"
 
 SHOWN = (
     *("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best"),
-    "converged",
+    *("converged", "spent"),
 )
 """What a table can show."""
 
@@ -71,10 +71,12 @@ class Table(BaseModel):
             (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
             an unsteady one (`fall`), the first round of the curve in which a run comes up to what
             `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed, or rounds,
-            bytes and seconds until a run has `converged`: until it is at most 0.01 below its own tail.
+            bytes, seconds and joules until a run has `converged`: until it is at most 0.01 below its own
+            tail; or the same until it comes up to each of `targets` (`spent`).
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         curves: other metrics whose values by round are kept and shown, each a table of its own.
+        targets: values of the metric, for `spent`.
         against: a label of the (one) column axis or of the (one) row axis; the differences to it are
             rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
@@ -101,6 +103,7 @@ class Table(BaseModel):
     show: tuple[str, ...] = ("final",)
     also: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
     against: str | None = None
     curve_every: int = Field(default=10, ge=1)
     percent: bool = True
@@ -115,6 +118,8 @@ class Table(BaseModel):
             raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
         if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
             raise ValueError("show: this needs `against`, whose accuracy is the target")
+        if ("spent" in self.show) != bool(self.targets):
+            raise ValueError("targets: `show: [spent]` needs them, and nothing else does")
         if self.against is not None and self.compared is None:
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
         if self.metric in self.curves:

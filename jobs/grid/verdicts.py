@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
-from jobs.grid.claims import SPENT, Claim, Comparison
+from jobs.grid.claims import OF_SPENT, SPENT, Claim, Comparison
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
 from jobs.grid.journal import Entry
 from jobs.grid.markdown import SUMS
@@ -47,7 +47,8 @@ class Verdict:
             `level`, and for fewer than two seeds.
         seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
             many.
-        diverged: seeds that are left out because a figure is not finite.
+        diverged: seeds that are left out because a figure is not finite: a run diverged, or it never came up
+            to the target of the claim.
         unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
         scale: the factor from the figures to the unit.
     """
@@ -107,7 +108,8 @@ class Verdict:
         elif self.outcome is Outcome.UNDECIDED and self.claim.direction != "level":
             more.append(f"{self.seeds} seeds would tell" if self.seeds else "over 1,000 seeds would tell")
         if self.diverged:
-            more.append(f"{self.diverged} diverged")
+            how = "diverged" if self.claim.target is None else "never reached the target"
+            more.append(f"{self.diverged} {how}")
         return more
 
     def format_figures(self) -> str:
@@ -185,6 +187,9 @@ def _compare(
         baseline = _subtract(*(_collect(comparison, table, found, labels) for labels in pair))
     shared = sorted(values.keys() & baseline.keys())
     finite = [seed for seed in shared if math.isfinite(values[seed] - baseline[seed])]
+    if shared and not finite and comparison.target is not None:
+        reason = f"no seed has both runs come up to {comparison.target:g}"
+        return Verdict(claim, table.name, cell, Outcome.UNTESTABLE, reason)
     if not finite:
         return Verdict(claim, table.name, cell, Outcome.NOT_RUN, diverged=len(shared))
     difference = compare_paired([values[seed] for seed in finite], [baseline[seed] for seed in finite])
@@ -241,6 +246,8 @@ def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | 
     metric = comparison.metric or table.metric
     if comparison.show == "converged":
         return entry.spent_to_converge(comparison.metric or "rounds")
+    if comparison.show == "spent":
+        return entry.spent_to_target(comparison.target, comparison.metric or "rounds")
     if comparison.round is not None:
         return entry.curve.get(comparison.round)
     if metric == table.metric:
@@ -256,8 +263,8 @@ def _subtract(values: Values, baseline: Values) -> Values:
 
 def _choose_unit(comparison: Comparison, table: Table, baseline: float) -> tuple[str, float]:
     metric = comparison.metric or table.metric
-    spent = comparison.show == "converged" and metric in SPENT[1:]
-    if comparison.show in ("reach", "reach_best", "converged") and not spent:
+    spent = comparison.show in OF_SPENT and metric in SPENT[1:]
+    if comparison.show in ("reach", "reach_best", *OF_SPENT) and not spent:
         return "rounds", 1.0
     if (metric in SUMS or spent) and baseline and not comparison.more_than:
         return "%", 100 / baseline

@@ -30,7 +30,7 @@ from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
-from fedsim.samplers import SAMPLERS, CohortSampling, Uniform
+from fedsim.samplers import SAMPLERS, CohortSampling, Sampler, Uniform
 from fedsim.uploads.private_updates import explain_unsuitable_nets
 from jobs.settings import Settings
 from jobs.spec.checks.data_checks import find_data_faults
@@ -74,6 +74,8 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
             devices = make_devices(spec, DataRoots(settings.data_roots))
         except SpecError as error:
             faults += error.errors
+    sampler, sampler_faults = _load_sampler(spec, settings, wrong_paths)
+    faults += sampler_faults
     if not any(path.startswith("data.dataset") for path in wrong_paths):
         try:
             facts = look_up_facts(spec, settings, fetch=fetch)
@@ -87,7 +89,7 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
             faults += model_faults + find_memory_faults(spec, devices, nets)
     if faults or (faults := find_asynchronous_faults(spec, make_algorithm(spec))):
         raise SpecError(faults)
-    return _build_experiment(spec, settings, nets, initial, devices)
+    return _build_experiment(spec, settings, nets, initial, devices, sampler)
 
 
 def find_forbidden_models(spec: JobSpec, settings: Settings) -> list[FieldError]:
@@ -152,6 +154,22 @@ def _extract_section(data: Any, path: str) -> dict[str, Any]:
     inside = data.get(key) if isinstance(data, Mapping) else None
     value = _extract_section(inside, rest) if rest else inside
     return {key: value} if value else {}
+
+
+def _load_sampler(
+    spec: JobSpec, settings: Settings, wrong_paths: Sequence[str]
+) -> tuple[Sampler | None, list[FieldError]]:
+    """Make the sampler and read its file; return it, None for a wrong one, and the faults of the file."""
+    path, chosen = "clients.sampler", spec.clients.sampler
+    if any(wrong.startswith(path) for wrong in wrong_paths):
+        return None, []
+    try:
+        sampler = SAMPLERS[chosen.name](**chosen.params)
+        return sampler.prepare(DataRoots(settings.data_roots), spec.clients.total), []
+    except SpecError as error:
+        return None, prefix_paths(path, error.errors)
+    except DataNotFound as error:
+        return None, [FieldError(f"{path}.path", chosen.params.get("path"), error.message, error.hint)]
 
 
 def _load_initial_weights(
@@ -267,8 +285,9 @@ def _build_experiment(
     nets: Sequence[Net],
     initial: Sequence[InitialWeights | None],
     devices: Devices | None,
+    sampler: Sampler | None,
 ) -> Experiment:
-    algorithm, stack = make_algorithm(spec), spec.resources.stack
+    algorithm, stack = make_algorithm(spec, sampler), spec.resources.stack
     stack_sizes: tuple[int, ...] = ()
     if isinstance(stack, int):
         stack_sizes = tuple(map(stack_size_by_model(algorithm, nets, stack), range(len(nets))))
@@ -311,8 +330,13 @@ def _build_experiment(
     )
 
 
-def make_algorithm(spec: JobSpec) -> Algorithm:
-    """Make the spec's algorithm with its wrappers, such as curricula, attacks, a sampler and an average."""
+def make_algorithm(spec: JobSpec, sampler: Sampler | None = None) -> Algorithm:
+    """Make the spec's algorithm with its wrappers, such as curricula, attacks, a sampler and an average.
+
+    Args:
+        spec: without faults.
+        sampler: of the spec, with its file read; None for one that has read no file.
+    """
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
     if layers is not None:
@@ -320,7 +344,7 @@ def make_algorithm(spec: JobSpec) -> Algorithm:
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
     algorithm = wrap_uploads(spec, algorithm)
-    sampler = SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
+    sampler = sampler or SAMPLERS[spec.clients.sampler.name](**spec.clients.sampler.params)
     if sampler != Uniform():
         algorithm = CohortSampling(base=algorithm, sampler=sampler)
     if clients is not None:

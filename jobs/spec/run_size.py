@@ -71,7 +71,8 @@ def needs_data(spec: JobSpec) -> bool:
     Args:
         spec: of the right shape; its names may be unknown.
     """
-    if any(model.init for model in spec.models) or (spec.devices and spec.devices.fleet.name == "file"):
+    files = spec.clients.sampler.name == "trace" or (spec.devices and spec.devices.fleet.name == "file")
+    if files or any(model.init for model in spec.models):
         return True
     if spec.privacy is not None:  # the accountants of a budget may take minutes
         return True

@@ -228,3 +228,47 @@ def test_a_table_shows_what_runs_spend_until_they_converge(table: Table) -> None
 def test_only_spent_figures_lead_to_convergence(table: Table) -> None:
     with pytest.raises(ValueError, match="the metric is one of rounds, bytes"):
         with_claims(table, {**BETTER, "show": "converged", "metric": "personal_accuracy"})
+
+
+def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> None:
+    """`strong` has 0.55 after round 1, and `plain` after round 2, but for the seed that never has it."""
+    target = {**BETTER, **IID, "show": "spent", "target": 0.55, "metric": "joules", "direction": "below"}
+    far, total = {**target, "id": "far", "target": 0.9}, {**target, "id": "total", "target": None}
+    told = with_claims(table, target, far, total)
+    spent = {1: Spent(bytes=1, joules=10.0), 2: Spent(bytes=2, joules=40.0)}
+    runs = plant(told, [0.1, 0.1, 0.1])
+    for key, run in runs.items():
+        strong, missed = run.labels["mu"] == "strong", run.seed == 3
+        curve = {1: 0.6, 2: 0.5} if strong else {1: 0.4, 2: 0.5 if missed else 0.55}
+        runs[key] = run.model_copy(update={"curve": curve, "spent": spent})
+    reached, never, whole = judge_claims(told, runs)
+    assert (reached.outcome, reached.value, reached.baseline) == (Outcome.HELD, 10.0, 40.0)
+    assert reached.difference is not None
+    assert reached.difference.pairs == 2
+    assert "1 never reached the target" in reached.describe()
+    assert never.describe() == "not testable at this scale (no seed has both runs come up to 0.9)"
+    assert (whole.outcome, whole.value, whole.baseline) == (Outcome.UNDECIDED, 40.0, 40.0)
+
+
+def test_a_table_shows_what_runs_spend_until_its_targets(table: Table) -> None:
+    shown = with_claims(table, BETTER).model_copy(update={"show": ("spent",), "targets": (0.5, 0.6, 0.99)})
+    spent = {
+        1: Spent(bytes=10**6, simulated_seconds=2.25),
+        2: Spent(bytes=3 * 10**6, simulated_seconds=700.0),
+    }
+    planted = plant(shown, [0.1, 0.1, 0.1])
+    for key, run in planted.items():
+        curve = {1: 0.55, 2: 0.6} if run.seed == 1 else {1: 0.5, 2: 0.55}
+        planted[key] = run.model_copy(update={"curve": curve, "spent": spent})
+    text = render(shown, planted)
+    assert "| data | mu | 50 % | 60 % | 99 % |" in text
+    assert "| IID | strong | 2.2 ± 0.0 | 700 (1) | – |" in text
+    assert "| IID | strong | 1.0 ± 0.0 | 3.0 (1) | – |" in text
+    assert "Joules" not in text
+
+
+def test_a_target_belongs_to_what_is_spent(table: Table) -> None:
+    with pytest.raises(ValueError, match="target belongs to show: spent, and show is final"):
+        with_claims(table, {**BETTER, "target": 0.5})
+    with pytest.raises(ValueError, match="nothing else does"):
+        Table.model_validate({**table.model_dump(), "show": ("spent",)})

@@ -328,10 +328,12 @@ def test_a_run_keeps_what_it_spent_at_each_point_of_its_curve(table: Table, tmp_
     assert made.spent[2].simulated_seconds is None
 
 
-def test_a_run_with_devices_keeps_its_simulated_seconds(table: Table) -> None:
+def test_a_run_with_devices_keeps_its_simulated_seconds_and_joules(table: Table) -> None:
     timed = table.model_copy(update={"set": (*table.set, "devices=phones")})
     spent = execute(timed.runs()[0], timed, Settings.from_env(), Populations(), "").spent
     first, second = (spent[number].simulated_seconds for number in (1, 2))
     assert first is not None
     assert second is not None
     assert 0 < first < second
+    assert spent[2].joules is not None
+    assert 0 < (spent[1].joules or 0) < spent[2].joules
