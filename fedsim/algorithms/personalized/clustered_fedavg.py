@@ -45,6 +45,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import ClientInstructions, LabelCensus, PayloadAccounting
 from fedsim.core.census import CensusAnswers, CensusQuestion, Ground
+from fedsim.learning_tasks.tasks import CLASS_TASKS
 from fedsim.models.net import Params
 from fedsim.techniques.clustering import cluster_features, mean_cluster_distances
 from fedsim.training.local_loop import TrainedModel
@@ -84,6 +85,7 @@ class ClusteredFedAvg(FedAvg, ClientInstructions, LabelCensus, PayloadAccounting
 
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "cluster": Reduction.GATHER}
     free_uploads: ClassVar = frozenset({"cluster"})
+    tasks: ClassVar = CLASS_TASKS  # clients are compared by their class counts
     heterogeneous: ClassVar[bool] = False
     deploys_models: ClassVar[bool] = False
 
@@ -164,5 +166,5 @@ class ClusteredFedAvg(FedAvg, ClientInstructions, LabelCensus, PayloadAccounting
             )
             for cluster, mine in enumerate(is_mine)
         }
-        upload = {"params": parts, "cluster": {"number": is_mine.int().argmax()}}
-        return ClientUpdate(upload, {}, {"train_loss": trained.loss})
+        number = {"number": is_mine.int().argmax()}
+        return ClientUpdate({"params": parts, "cluster": number}, {}, {"train_loss": trained.loss})

@@ -92,3 +92,8 @@ def test_a_client_that_diverges_spoils_its_own_cluster_alone() -> None:
     ]
     assert spoilt == [str(int(state.clusters[3]))]
     assert len(state.params) > 1
+
+
+def test_tasks_without_classes_are_refused() -> None:
+    """Such data has no label distributions to cluster by."""
+    assert ClusteredFedAvg.tasks == {"classes", "labels"}
