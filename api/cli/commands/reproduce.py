@@ -87,7 +87,7 @@ def reproduce(
     if not faults:
         table = choose_values(table, out)
         faults = _make_runs(table, out, on, processes, device, url)
-        _print_claims(table, out, format)
+        _print_claims(table, name, out, format)
     for fault in faults:
         print_message(f"failed: {fault}")
     raise typer.Exit(1 if faults else 0)
@@ -195,8 +195,8 @@ def _draw_list(listed: list[dict[str, Any]]) -> Any:
     return make_table(("paper", "table", "shows", "runs", "hours"), rows, numbers=("runs", "hours"))
 
 
-def _print_claims(table: Table, out: Path, format: Format) -> None:
-    """Print the verdicts on the claims of a table."""
+def _print_claims(table: Table, name: str, out: Path, format: Format) -> None:
+    """Print the verdicts on the claims of a table; `name` is the word by which it was asked for."""
     from api.cli.display import make_data_console, make_plain_text, make_table, print_json, print_message
     from jobs.grid.journal import Journal
     from jobs.grid.verdicts import judge_claims
@@ -219,7 +219,7 @@ def _print_claims(table: Table, out: Path, format: Format) -> None:
             print_message(line)
     print_message(
         f"finished runs: {Journal(out, table.name).file}; for the tables and the card:"
-        f" fedsim reproduce {table.name} --report --out {out}"
+        f" fedsim reproduce {name} --report --out {out}"
     )
 
 
