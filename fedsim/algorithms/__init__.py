@@ -39,6 +39,7 @@ from fedsim.algorithms.generators.kdia import KDIA
 from fedsim.algorithms.personalized.apfl import APFL
 from fedsim.algorithms.personalized.cd2_pfed import CD2PFed
 from fedsim.algorithms.personalized.cfl import CFL
+from fedsim.algorithms.personalized.clustered_fedavg import ClusteredFedAvg
 from fedsim.algorithms.personalized.ditto import Ditto
 from fedsim.algorithms.personalized.fedala import FedALA
 from fedsim.algorithms.personalized.fedbabu import FedBABU
@@ -62,6 +63,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "apfl": APFL,
     "cd2_pfed": CD2PFed,
     "cfl": CFL,
+    "clustered_fedavg": ClusteredFedAvg,
     "ditto": Ditto,
     "fedad": FedAD,
     "fedadagrad": FedAdagrad,
@@ -136,6 +138,7 @@ __all__ = [
     "KDIA",
     "AcePFL",
     "CD2PFed",
+    "ClusteredFedAvg",
     "Ditto",
     "FedAD",
     "FedALA",

@@ -11,6 +11,7 @@ from jobs.grid.finished import list_missing
 from jobs.grid.journal import Entry, Journal
 from jobs.grid.markdown import render
 from jobs.grid.pages import PAPERS, find_paper, write_section
+from jobs.grid.search import choose_values, is_searched
 from jobs.grid.spread import make_lines
 from jobs.grid.table import Table
 from jobs.grid.verdicts import Outcome, Verdict, judge_claims
@@ -26,7 +27,8 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
     """Write the tables and the card of each paper into its page, and all claims into README.md.
 
     Text outside the markers of these sections stays as it is. A page is made if there is none. Tables without
-    any finished run are left out; a table with missing runs says how many it has.
+    any finished run are left out, and so are tables whose search has missing runs; a table with missing runs
+    says how many it has.
 
     Args:
         tables: all tables of each page that is written.
@@ -38,8 +40,9 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
     """
     by_page: dict[str, list[tuple[Table, Runs]]] = {}
     for table in tables:
-        if entries := Journal(journals, table.name).read():
-            by_page.setdefault(table.page, []).append((table, entries))
+        entries = Journal(journals, table.name).read()
+        if entries and is_searched(table, journals):
+            by_page.setdefault(table.page, []).append((choose_values(table, journals), entries))
     written, judged = list[Path](), dict[str, list[Verdict]]()
     for page, started in by_page.items():
         file = pages / f"{page}.md"

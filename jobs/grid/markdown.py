@@ -10,7 +10,7 @@ from statistics import fmean
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
 from jobs.grid.overview import overview
-from jobs.grid.spread import NONE_KNOWN, render_lines, spread
+from jobs.grid.spread import NONE_KNOWN, make_lines, render_lines, spread
 from jobs.grid.table import Table
 
 Figures = Mapping[Cell, Sequence[float]]
@@ -60,8 +60,9 @@ def render(table: Table, entries: Mapping[str, Entry]) -> str:
         _state(table, finished, len(runs)),
         _devices(runs),
         *_tables(table, runs),
+        _render_choices(table),
+        _commands(table),
     ]
-    parts.append(_commands(table))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -85,6 +86,24 @@ def _devices(runs: Found) -> str:
     if not counts.keys() - {"cpu"}:
         return ""
     return f"Runs on each device: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
+
+
+def _render_choices(table: Table) -> str:
+    """The values that a search chose for each label, with the score by which it chose them."""
+    if table.search is None:
+        return ""
+    rows = [
+        [
+            label,
+            ", ".join(choice.labels),
+            str(choice.candidates) if choice.candidates else f"– (as {table.search.otherwise})",
+            "–" if choice.score is None else f"{100 * choice.score:.1f}",
+        ]
+        for label, choice in table.choices.items()
+    ]
+    heads = [table.search.axis, "chosen", "among", "validation accuracy"]
+    said = f"Values that the validation set chose in the runs of `{table.search.table}`, never the test set:"
+    return f"{said}\n\n{make_lines(heads, rows)}"
 
 
 def _tables(table: Table, runs: Found) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from jobs.grid.finished import Cell, Found
@@ -13,23 +13,40 @@ from jobs.grid.table import OVERVIEW, Table
 POINTS = 3
 """How many of the last scored rounds an accuracy is the mean of: single rounds are up or down by chance."""
 
+GLOBAL = "global_accuracy"
+"""The metric of the second target, which methods without a global model do not have."""
+
 COSTS = ("rounds", "10^6 bytes", "processor seconds")
 """What a run spends until it reaches the target."""
 
 
 def overview(table: Table, runs: Found) -> list[str]:
-    """Headings and tables, one table for each label of the column axes."""
+    """Headings and tables: accuracies and costs for each label of the column axes, and what was not run.
+
+    A run reaches two targets where it can: that of the table's metric, and that of the global model.
+    """
+    others = [name for name in (GLOBAL,) if name != table.metric]
     parts = [
         f"Accuracies are in percent, the mean of the last {POINTS} scored rounds. Rounds, bytes and seconds"
-        f" are those until `{table.metric}` comes up to that of `{table.against}` with the same seed."
+        f" are those until a run comes up to `{table.against}` with the same seed, by `{table.metric}`"
+        + "".join(f", and in a table of their own by `{name}`" for name in others)
+        + ". – stands for a run without this figure, or one that never comes up to it."
     ]
     for column in table.cells(table.columns):
         by_row = {row: runs[_order(table, row, column)] for row in table.cells(table.rows)}
-        goals = {
-            seed: last_points(e, table.metric, table) for seed, e in by_row[(str(table.against),)].items()
-        }
-        parts += [f"### {', '.join(column)}", _render(table, by_row, goals)]
+        parts += [f"### {', '.join(column)}", _render(table, by_row, (*OVERVIEW, *COSTS), table.metric)]
+        for name in others:
+            having = {row: found for row, found in by_row.items() if _has(table, name, found)}
+            if having:
+                parts += [f"Until `{name}` comes up to that of `{table.against}`:"]
+                parts += [_render(table, having, COSTS, name)]
+        if absent := [", ".join(row) for row, by_seed in by_row.items() if not by_seed]:
+            parts.append(f"Not run: {', '.join(absent)}.")
     return parts
+
+
+def _has(table: Table, metric: str, found: Mapping[int, Entry]) -> bool:
+    return any(last_points(entry, metric, table) is not None for entry in found.values())
 
 
 def _order(table: Table, row: Cell, column: Cell) -> Cell:
@@ -37,33 +54,52 @@ def _order(table: Table, row: Cell, column: Cell) -> Cell:
     return tuple(labels[axis] for axis in table.axes)
 
 
-def _render(table: Table, by_row: Found, goals: Mapping[int, float | None]) -> str:
+def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) -> str:
+    """One table.
+
+    Args:
+        table: the table.
+        by_row: its runs in one column.
+        columns: names of `OVERVIEW` and `COSTS`.
+        target: the metric that has to come up to that of `against`.
+    """
+    opponents = by_row.get((str(table.against),), {})
+    goals = {seed: last_points(entry, target, table) for seed, entry in opponents.items()}
+
     def figure(row: Cell, column: Cell) -> str:
         (name,), by_seed, seeds = column, by_row[row], len(table.seeds)
         if name in OVERVIEW:
             scores = (last_points(entry, name, table) for entry in by_seed.values())
             return spread([100 * score for score in scores if score is not None], seeds, digits=1)
         spent = (
-            reach(by_seed[seed], goals[seed])[COSTS.index(name)] for seed in by_seed.keys() & goals.keys()
+            reach(entry, find_curve(entry, target, table), goals.get(seed))[COSTS.index(name)]
+            for seed, entry in by_seed.items()
         )
         return spread([value for value in spent if value is not None], seeds, digits=0)
 
-    columns = [(name,) for name in (*OVERVIEW, *COSTS)]
-    return render_lines(table.rows, list(by_row), [*OVERVIEW.values(), *COSTS], columns, figure)
+    titles = [OVERVIEW.get(name, name) for name in columns]
+    return render_lines(table.rows, list(by_row), titles, [(name,) for name in columns], figure)
+
+
+def find_curve(entry: Entry, metric: str, table: Table) -> Mapping[int, float]:
+    """A metric of a run by round; {} where it was not measured."""
+    return entry.curve if metric == table.metric else getattr(entry.others.get(metric), "curve", {})
 
 
 def last_points(entry: Entry, metric: str, table: Table) -> float | None:
     """The mean of a metric over the last scored rounds; None where it was not measured."""
-    curve = entry.curve if metric == table.metric else getattr(entry.others.get(metric), "curve", {})
+    curve = find_curve(entry, metric, table)
     values = [curve[number] for number in sorted(curve)[-POINTS:]]
     return fmean(values) if values else None
 
 
-def reach(entry: Entry, goal: float | None) -> tuple[float | None, float | None, float | None]:
-    """Rounds, 10^6 bytes and processor seconds until a run reaches the goal; None where it never does."""
+def reach(
+    entry: Entry, curve: Mapping[int, float], goal: float | None
+) -> tuple[float | None, float | None, float | None]:
+    """Rounds, 10^6 bytes and processor seconds until a curve of a run reaches the goal; None for never."""
     if goal is None:
         return None, None, None
-    first = next((number for number in sorted(entry.curve) if entry.curve[number] >= goal), None)
+    first = next((number for number in sorted(curve) if curve[number] >= goal), None)
     spent = None if first is None else entry.spent.get(first)
     if first is None or spent is None:
         return first, None, None

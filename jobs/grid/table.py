@@ -48,6 +48,40 @@ class View(BaseModel):
     metric: str
 
 
+class Search(BaseModel):
+    """Where a table takes values from: another table whose runs choose them by a validation set.
+
+    Attributes:
+        table: the name of the other table.
+        axis: the axis that both have; its labels choose values each for itself.
+        otherwise: the label of the other table whose values a label takes that the other table lacks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: str
+    axis: str
+    otherwise: str
+
+
+class Choice(BaseModel):
+    """The values that a search chose for one label.
+
+    Attributes:
+        labels: of the best run of the search.
+        items: `--set` items that they stand for.
+        score: of that run on the validation set; None for a label that the search lacks.
+        candidates: runs among which the label chose; 0 for a label that the search lacks.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    labels: tuple[str, ...]
+    items: tuple[str, ...]
+    score: float | None = None
+    candidates: int = 0
+
+
 class Table(BaseModel):
     """One result table.
 
@@ -83,6 +117,9 @@ class Table(BaseModel):
         percent: render the metric in percent.
         hours: processor hours of all runs, as measured by this project; None if not measured.
         claims: of the paper, each with a comparison of cells that decides it.
+        search: the table that chooses values for this one; None for a table with its own values. See
+            `jobs.grid.search.choose_values`.
+        choices: {label: the values that the search chose}; {} before they are taken, and without a search.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -109,6 +146,8 @@ class Table(BaseModel):
     percent: bool = True
     hours: float | None = None
     claims: tuple[Claim, ...] = ()
+    search: Search | None = None
+    choices: dict[str, Choice] = {}
 
     @model_validator(mode="after")
     def _goes_together(self) -> Table:
@@ -124,6 +163,8 @@ class Table(BaseModel):
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
         if self.metric in self.curves:
             raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
+        if self.search is not None and self.search.axis not in self.axes:
+            raise ValueError(f"search: {self.search.axis!r} is no axis")
         every = {label for labels in self.axes.values() for label in labels}
         if unknown := {label for items in self.instead.values() for label in items} - every:
             raise ValueError(f"instead: {', '.join(sorted(unknown))!r} is no label of an axis")

@@ -27,6 +27,13 @@ def experiment_of(case: str) -> Experiment:
     return resolve_spec(parse_spec(method_specs()[case]), settings)
 
 
+def digests_of(case: str, pool: str) -> list[str]:
+    """The recorded digests; a case that is newer than the recording on this processor is skipped."""
+    if case not in RECORDED:
+        pytest.skip(f"{case} was not recorded on {processor()}: python -m tests.golden records it")
+    return RECORDED[case][pool]
+
+
 METHODS = list(method_specs())
 SLOWEST = "layers-fmnist-small"
 CASES = [*METHODS, *(pytest.param(name, marks=NEEDS_FASHION_MNIST) for name in PRESETS if name != SLOWEST)]
@@ -39,15 +46,15 @@ STACKED = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_by_one(case: str) -> None:
-    assert serial_digests(experiment_of(case)) == RECORDED[case]["one by one"]
+    assert serial_digests(experiment_of(case)) == digests_of(case, "one by one")
 
 
 @pytest.mark.parametrize("case", STACKED)
 def test_three_clients_at_once(case: str) -> None:
-    assert stacked_digests(experiment_of(case)) == RECORDED[case]["stacked"]
+    assert stacked_digests(experiment_of(case)) == digests_of(case, "stacked")
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("case", CASES)
 def test_one_and_two_workers(case: str, actor_group: ActorGroup) -> None:
-    assert ray_digests(experiment_of(case), actor_group) == RECORDED[case]["one by one"]
+    assert ray_digests(experiment_of(case), actor_group) == digests_of(case, "one by one")

@@ -12,8 +12,11 @@ from api.cli.commands.options import Format, FormatOption, UrlOption, make_folde
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jobs.grid.runner import Progress, Runs
     from jobs.grid.table import Table
+    from jobs.grid.verdicts import Verdict
 
 
 class Place(StrEnum):
@@ -57,9 +60,11 @@ def reproduce(
 ) -> None:
     """Run a result table of a paper, and judge the paper's claims by it.
 
-    Finished runs are kept: run it again to continue. --report writes a page for each paper.
+    Finished runs are kept: run it again to continue. --report writes a page for each paper. A table whose
+    values a search chooses makes the runs of the search first.
     """
     from api.cli.display import make_data_console, print_json, print_message
+    from jobs.grid.search import choose_values, load_search
 
     if report:
         own = None if name in (None, "list") else _read_table(name, scale, seeds)
@@ -76,9 +81,13 @@ def reproduce(
         else:
             make_data_console().print(_draw_list(listed))
         return
-    table = _read_table(name, scale, seeds)
-    faults = _make_runs(table, make_folder(out), on, processes, device, url)
-    _print_claims(table, out, format)
+    table, out = _read_table(name, scale, seeds), make_folder(out)
+    search = load_search(table)
+    faults = [] if search is None else _make_runs(search, out, on, processes, device, url)
+    if not faults:
+        table = choose_values(table, out)
+        faults = _make_runs(table, out, on, processes, device, url)
+        _print_claims(table, name, out, format)
     for fault in faults:
         print_message(f"failed: {fault}")
     raise typer.Exit(1 if faults else 0)
@@ -160,12 +169,16 @@ def _list_tables(out: Path) -> list[dict[str, Any]]:
     from jobs.grid.finished import list_missing
     from jobs.grid.journal import Journal
     from jobs.grid.pages import find_paper
+    from jobs.grid.search import choose_values, is_searched
     from jobs.grid.table import load_table, tables
 
     listed = []
     for table in map(load_table, tables()):
         total = len(table.runs())
-        missing = list_missing(table, Journal(out, table.name))
+        if is_searched(table, out):
+            missing = list_missing(choose_values(table, out), Journal(out, table.name))
+        else:
+            missing = table.runs()
         about = {"paper": find_paper(table.page).short, "table": table.name, "shows": table.title}
         listed.append({**about, "runs": total, "finished": total - len(missing), "hours": table.hours})
     return listed
@@ -182,9 +195,9 @@ def _draw_list(listed: list[dict[str, Any]]) -> Any:
     return make_table(("paper", "table", "shows", "runs", "hours"), rows, numbers=("runs", "hours"))
 
 
-def _print_claims(table: Table, out: Path, format: Format) -> None:
-    """Print the verdicts on the claims of a table."""
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
+def _print_claims(table: Table, name: str, out: Path, format: Format) -> None:
+    """Print the verdicts on the claims of a table; `name` is the word by which it was asked for."""
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json, print_message
     from jobs.grid.journal import Journal
     from jobs.grid.verdicts import judge_claims
 
@@ -192,7 +205,7 @@ def _print_claims(table: Table, out: Path, format: Format) -> None:
     if format is Format.JSON:
         print_json([verdict.to_dict() for verdict in verdicts])
         return
-    heads = ("claim", "cell", "verdict", "difference", "p (Holm)")
+    heads = ("claim", "cells", "verdict", "difference", "p (Holm)")
     rows = (
         [
             *(make_plain_text(verdict.claim.sentence), make_plain_text(verdict.describe_cell())),
@@ -202,6 +215,28 @@ def _print_claims(table: Table, out: Path, format: Format) -> None:
     )
     if verdicts:
         make_data_console().print(make_table(heads, rows))
+        for line in _explain_verdicts(table, verdicts):
+            print_message(line)
+    print_message(
+        f"finished runs: {Journal(out, table.name).file}; for the tables and the card:"
+        f" fedsim reproduce {name} --report --out {out}"
+    )
+
+
+def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
+    """Write how to read the verdicts: the difference, its interval, the three words, and p."""
+    only = all(verdict.claim.metric is None for verdict in verdicts)
+    metric = f" of {table.metric}" if only else ""
+    points = ", in percentage points" if all(v.unit in ("points", "") for v in verdicts) else ""
+    seeds = ", ".join(map(str, table.seeds))
+    count = sum(verdict.p_value is not None for verdict in verdicts)
+    return [
+        f"difference: the first cell minus the second{metric}, seed by seed ({seeds}): mean and 95 % interval"
+        + points,
+        "held: the interval excludes 0 in the claimed direction; reversed: in the other direction;"
+        " no difference to tell: it includes 0",
+        f"p (Holm): of the paired t-test, adjusted for {count} comparisons",
+    ]
 
 
 def write_pages(out: Path, pages: Path, own: Table | None = None) -> list[Path]:

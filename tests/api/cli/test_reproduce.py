@@ -87,6 +87,9 @@ def test_the_demo_gets_three_verdicts(fedsim: Fedsim, tmp_path: Path) -> None:
         "no difference",
     ]
     assert "12 of 12 runs" in done.err
+    assert "seed by seed (1, 2, 3): mean and 95 % interval, in percentage points" in done.err
+    assert "adjusted for 3 comparisons" in done.err
+    assert f"fedsim reproduce demo-claim --report --out {tmp_path}" in done.err
     again = fedsim("reproduce", "demo-claim", "--out", str(tmp_path), "--format", "json")
     assert [verdict["verdict"] for verdict in again.data] == ["held", "reversed", "no difference to tell"]
     (listed,) = (

@@ -16,6 +16,7 @@ from jobs.grid.journal import Entry, Journal, Scored, fall, numbers, swing
 from jobs.grid.markdown import render
 from jobs.grid.one_run import Populations, execute
 from jobs.grid.pages import write_section
+from jobs.grid.search import choose_values, is_searched
 from jobs.grid.table import Table, load_table, read_table, tables
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
@@ -297,6 +298,7 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
 def test_a_page_has_its_tables_as_they_are_rendered(name: str) -> None:
     """A table with finished runs is on its page as the command writes it; any other is on no page."""
     table = load_table(name)
+    table = choose_values(table, JOURNALS) if is_searched(table, JOURNALS) else table
     journal = Journal(JOURNALS, name)
     file = PAGES / f"{table.page}.md"
     page = file.read_text("utf-8") if file.is_file() else ""
