@@ -53,6 +53,9 @@ __all__ = [
 DISTRIBUTION = "fedsim-ray"
 """The name of this package for pip. Another package is called fedsim there."""
 
+CLIENT_DISTRIBUTION = "fedsim-client"
+"""The same package with only the libraries of a client; `client/setup.py` builds it."""
+
 _PLACES = {
     "Algorithm": "fedsim.core",
     "AsyncFedSimClient": "api.sdk.async_client",
@@ -69,10 +72,12 @@ _PLACES = {
 
 
 def _version() -> str:
-    try:
-        return metadata.version("fedsim-ray")
-    except metadata.PackageNotFoundError:
-        return "0+unknown"  # a checkout that was never installed
+    for name in (DISTRIBUTION, CLIENT_DISTRIBUTION):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return "0+unknown"  # a checkout that was never installed
 
 
 def __getattr__(name: str) -> Any:
@@ -129,7 +134,8 @@ def _refuse_namesake() -> None:
         return
     raise ImportError(
         f"another package called fedsim ({other.version}) is installed beside {DISTRIBUTION}, and both have "
-        f"the folder fedsim; run: pip uninstall fedsim {DISTRIBUTION}, then install {DISTRIBUTION} again"
+        f"the folder fedsim; run: pip uninstall fedsim {DISTRIBUTION} {CLIENT_DISTRIBUTION}, then install "
+        f"{DISTRIBUTION} or {CLIENT_DISTRIBUTION} again"
     )
 
 

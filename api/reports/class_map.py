@@ -7,12 +7,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from api.reports.formatting import escape_label
+from api.reports.formatting import escape_label, label_client
 from api.reports.method_curves import find_clusters
 from api.reports.picture_style import COLOURS, DPI, WIDTH
 from jobs.store.records import RoundRecord
 
 TITLE = "Examples of each class by client"
+
+MOST_NAMES = 30
+"""Names of clients on an axis; more of them overlap."""
 
 
 class ClientGroup(NamedTuple):
@@ -38,6 +41,7 @@ class ClassMapDrawing(NamedTuple):
         clients: number of all clients.
         groups: they have together each client of `counts` once.
         order: how the clients are ordered, such as `by cluster`; "" if all are one group.
+        names: of the clients of `counts`; [] without names.
     """
 
     classes: list[str]
@@ -45,6 +49,7 @@ class ClassMapDrawing(NamedTuple):
     clients: int
     groups: list[ClientGroup]
     order: str
+    names: list[str]
 
     @property
     def x_title(self) -> str:
@@ -53,6 +58,11 @@ class ClassMapDrawing(NamedTuple):
             "" if len(self.counts) == self.clients else f", the first {len(self.counts)} of {self.clients:,}"
         )
         return (f"clients, {self.order}" if self.order else "client") + shown
+
+
+def list_axis_names(names: Sequence[str]) -> list[str]:
+    """Return the names that an axis of clients shows: all of them if they are few, and else none."""
+    return list(names) if len(names) <= MOST_NAMES else []
 
 
 def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> ClassMapDrawing | None:
@@ -77,7 +87,8 @@ def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> 
         ClientGroup(titles[label], list(who), COLOURS[place % len(COLOURS)])
         for place, (label, who) in enumerate(groupby(clients, key=lambda client: label_of[client]))
     ]
-    return ClassMapDrawing(list(found["classes"]), counts, found["clients"], groups, order)
+    names = list(found.get("names", ()))
+    return ClassMapDrawing(list(found["classes"]), counts, found["clients"], groups, order, names)
 
 
 def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
@@ -85,14 +96,14 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    names = [escape_label(name) for name in drawn.classes]
+    classes, names = [escape_label(name) for name in drawn.classes], list_axis_names(drawn.names)
     first = 0
     for name, clients, colour in drawn.groups:
         figure.add_heatmap(
             x=list(range(first, first + len(clients))),
-            y=names,
+            y=classes,
             z=_cells(drawn, clients),
-            customdata=[clients] * len(drawn.classes),
+            customdata=[[label_client(client, drawn.names) for client in clients]] * len(drawn.classes),
             colorscale=[[0, "#ffffff"], [1, colour]],
             zmin=0,
             zmax=_find_largest_count(drawn),
@@ -101,7 +112,7 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
             showscale=False,
             name=name,
             showlegend=bool(drawn.order),
-            hovertemplate="client %{customdata}, class %{y}: %{z} examples<extra></extra>",
+            hovertemplate="%{customdata}, class %{y}: %{z} examples<extra></extra>",
         )
         first += len(clients)
     figure.update_layout(
@@ -112,6 +123,8 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
         margin={"l": 60, "r": 20, "t": 30, "b": 50},
     )
+    if names and not drawn.order:
+        figure.update_xaxes(tickvals=list(range(len(names))), ticktext=[escape_label(name) for name in names])
     return figure
 
 

@@ -1,8 +1,8 @@
-"""Numbers as text: shares, bytes, large counts and durations, each with its unit."""
+"""Numbers and names as text: shares, bytes, large counts and durations, each with its unit; clients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -69,6 +69,16 @@ def format_duration(seconds: float) -> str:
         if seconds >= 10 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.3g} s"
+
+
+def label_client(client: int, names: Sequence[str]) -> str:
+    """Return the label of a client in a picture of plotly, such as `hospital-03 (client 3)`.
+
+    Args:
+        client: its number.
+        names: of the first clients; empty without names.
+    """
+    return f"{escape_label(names[client])} (client {client})" if client < len(names) else f"client {client}"
 
 
 def escape_label(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from api.reports.formatting import escape_label
+from api.reports.class_map import list_axis_names
+from api.reports.formatting import escape_label, label_client
 
 if TYPE_CHECKING:
     from jobs.run.partition_report import PartitionReport
@@ -95,14 +96,21 @@ def _figure(report: PartitionReport) -> Any:
         "sizes": report.sizes[:MOST_CLIENTS].tolist(),
         "distances": report.distances[:MOST_CLIENTS].tolist(),
     }
+    labels = [label_client(client, report.names) for client in clients]
     for row, (name, values) in enumerate(bars.items(), start=2):
-        hover = (
-            "client %{x}: %{y}<extra></extra>" if name == "sizes" else "client %{x}: %{y:.3f}<extra></extra>"
-        )
+        value = "%{y}" if name == "sizes" else "%{y:.3f}"
         figure.add_bar(
-            x=clients, y=values, marker_color=BAR_COLOURS[name], hovertemplate=hover, row=row, col=1
+            x=clients,
+            y=values,
+            customdata=labels,
+            marker_color=BAR_COLOURS[name],
+            hovertemplate=f"%{{customdata}}: {value}<extra></extra>",
+            row=row,
+            col=1,
         )
     figure.update_xaxes(title_text="client", row=3, col=1)
+    if names := list_axis_names(report.names):
+        figure.update_xaxes(tickvals=clients, ticktext=[escape_label(name) for name in names])
     # Class names may look like numbers: the axis must treat them as names, with the first at the top.
     figure.update_yaxes(type="category", autorange="reversed", row=1, col=1)
     figure.update_yaxes(range=[0, 1], row=3, col=1)
@@ -115,11 +123,13 @@ def _figure(report: PartitionReport) -> Any:
 def _map(report: PartitionReport, counts: list[list[int]]) -> Any:
     from plotly import graph_objects
 
+    labels = [label_client(client, report.names) for client in range(len(counts[0]))]
     return graph_objects.Heatmap(
         z=counts,
+        customdata=[labels] * len(counts),
         y=[escape_label(name) for name in report.classes],
         colorscale="Blues",
         zmin=0,
         colorbar={"title": "examples", "y": 1, "yanchor": "top", "len": 0.4},
-        hovertemplate="client %{x}, %{y}: %{z}<extra></extra>",
+        hovertemplate="%{customdata}, %{y}: %{z}<extra></extra>",
     )

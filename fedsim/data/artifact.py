@@ -62,6 +62,7 @@ def _describe_partition(federation: Federation, counts: Indices, about: Mapping[
         "classes": list(dataset.classes),
         "about": dict(about),
         "notes": list(federation.train.notes),
+        **({"names": list(federation.train.names)} if federation.train.names else {}),
         "digest": partition_digest(federation.train),
         "statistics": summarise_counts(counts, federation.train.sizes()),
     }

@@ -117,7 +117,8 @@ def merge_tests(dataset: Dataset) -> Dataset:
     groups = None
     if train.groups is not None and test.groups is not None:
         groups = np.concatenate([train.groups, test.groups])
-    both = Examples(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]), groups)
+    x, y = np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y])
+    both = Examples(x, y, groups, train.group_names)
     return replace(dataset, train=both)
 
 
@@ -145,7 +146,7 @@ def split_clients(
     tested[order] = place < np.floor(partition.sizes() * share)[holder]
     owners = np.full(len(dataset.train), -1, np.int64)
     owners[partition.indices[~tested]] = holder[~tested]
-    train = partition_from_owners(owners, partition.num_clients, partition.notes)
+    train = partition_from_owners(owners, partition.num_clients, partition.notes, partition.names)
     cut = partition.indices[tested]
     edges = np.concatenate([[0], np.cumsum(np.bincount(holder[tested], minlength=partition.num_clients))])
     tests = Partition(np.arange(len(cut)), edges)

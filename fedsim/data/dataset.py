@@ -33,6 +33,7 @@ class Examples:
             of a regression float32 [n] or [n, k]; next tokens int64 [n, length]; classes of pixels int64
             [n, H, W]. A token or pixel of the class -100 does not count.
         groups: the natural client of each example, int64 [n], or None.
+        group_names: the names of the natural clients, by their numbers; () without names.
 
     Raises:
         DataError: if the arrays differ in length, or the labels have another type.
@@ -41,6 +42,7 @@ class Examples:
     x: Array
     y: Array
     groups: Indices | None = None
+    group_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = [len(a) for a in (self.x, self.y, self.groups) if a is not None]
@@ -61,7 +63,7 @@ class Examples:
     def select_rows(self, indices: Array | slice) -> Examples:
         """The examples at these positions, in this order: a copy for an index array, a view for a slice."""
         groups = None if self.groups is None else self.groups[indices]
-        return Examples(self.x[indices], self.y[indices], groups)
+        return Examples(self.x[indices], self.y[indices], groups, self.group_names)
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,24 @@ def make_federation(
         places=places,
         **given,
     )
+    partition = _name_clients(partition, dataset.train)
     made = _share_tests(Federation(dataset, partition, None, taken), tests, seed, test_share)
     more = {name: _share_tests(made, name, seed).tests for name in more_tests}
     return replace(made, more_tests=more)
+
+
+def _name_clients(partition: Partition, train: Examples) -> Partition:
+    """Return the partition with the names of the natural clients, if each client is another one of them."""
+    if partition.names or train.groups is None or not train.group_names or not len(partition.indices):
+        return partition
+    if (partition.sizes() == 0).any():
+        return partition
+    groups, starts = train.groups[partition.indices], partition.offsets[:-1]
+    first, last = np.minimum.reduceat(groups, starts), np.maximum.reduceat(groups, starts)
+    names = tuple(train.group_names[number] for number in first)
+    if (first != last).any() or len(set(names)) < len(names) or "" in names:
+        return partition
+    return replace(partition, names=names)
 
 
 def _share_tests(made: Federation, tests: str, seed: int, share: float = 0.0) -> Federation:
@@ -191,7 +206,8 @@ def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Exa
         cut = round(share * len(examples))
         taken.append(examples.select_rows(np.sort(order[:cut])))
         left.append(examples.select_rows(np.sort(order[cut:])))
-    public = Examples(*(np.concatenate(pair) for pair in zip(*((t.x, t.y) for t in taken), strict=True)))
+    x, y = (np.concatenate(pair) for pair in zip(*((t.x, t.y) for t in taken), strict=True))
+    public = Examples(x, y)
     return replace(dataset, train=left[0], test=left[1]), public
 
 

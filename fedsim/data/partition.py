@@ -24,6 +24,7 @@ class Partition:
         indices: int64 [M], client 0's positions in ascending order, then client 1's, ...
         offsets: int64 [N + 1]; client i holds `indices[offsets[i]:offsets[i + 1]]`.
         notes: changes that were necessary, such as "3 clients filled up to 10 examples".
+        names: the name of each client, such as a hospital; () without names.
 
     Example:
         >>> partition = Partition(np.array([0, 2, 1]), np.array([0, 2, 3]))
@@ -36,6 +37,7 @@ class Partition:
     indices: Indices
     offsets: Indices
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("indices", "offsets"):
@@ -147,7 +149,9 @@ def _draw_preferred(
     return np.concatenate(drawn)
 
 
-def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, ...] = ()) -> Partition:
+def partition_from_owners(
+    owners: Indices, num_clients: int, notes: tuple[str, ...] = (), names: tuple[str, ...] = ()
+) -> Partition:
     """Return the partition in which example j belongs to client `owners[j]`; -1 for no client.
 
     Each example has one owner: the partition cannot contain an example twice.
@@ -156,6 +160,7 @@ def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, .
         owners: int64 [n], each from -1 to N - 1.
         num_clients: N.
         notes: notes of the partition.
+        names: the name of each client; () without names.
 
     Example:
         >>> partition_from_owners(np.array([1, 0, -1, 1]), num_clients=2).client_positions(1)
@@ -165,7 +170,7 @@ def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, .
     mine = owners[held]
     order = np.argsort(mine, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(mine, minlength=num_clients))])
-    return Partition(held[order], offsets.astype(np.int64), notes)
+    return Partition(held[order], offsets.astype(np.int64), notes, names)
 
 
 def deal_examples(labels: Indices, counts: Indices, generator: np.random.Generator) -> Indices:

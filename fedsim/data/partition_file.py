@@ -92,7 +92,10 @@ def _read_saved(file: Path) -> ClientLists:
     offsets, number = partition.offsets, len(partition.indices)
     if not len(offsets) or (offsets[0], offsets[-1]) != (0, number) or (np.diff(offsets) < 0).any():
         raise DataError(f"{file}: its offsets do not cut its indices into lists", "make it again")
-    return ClientLists([str(client) for client in range(partition.num_clients)], partition, card)
+    names = card.get("names")
+    if not isinstance(names, list) or len(names) != partition.num_clients:
+        names = range(partition.num_clients)
+    return ClientLists([str(name) for name in names], partition, card)
 
 
 def _read_json(file: Path) -> ClientLists:

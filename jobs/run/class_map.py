@@ -30,8 +30,9 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
 
     Returns:
         `classes` (names), `counts` (examples, [n][C], of the first `MAX_CLIENTS_SHOWN` clients), `distances`
-        (from each client's class distribution to that of all clients, [n]), `clients` (N), `notes` and
-        `attackers` (the malicious clients among the first ones).
+        (from each client's class distribution to that of all clients, [n]), `clients` (N), `names` (of the
+        first clients; [] without names), `notes` and `attackers` (the malicious clients among the first
+        ones).
 
     Raises:
         SpecError, DataNotFound, DataError: as `make_partition_report`.
@@ -63,6 +64,7 @@ def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:
         "counts": report.counts[:MAX_CLIENTS_SHOWN].tolist(),
         "distances": [round(float(distance), 6) for distance in report.distances[:MAX_CLIENTS_SHOWN]],
         "clients": len(report.sizes),
+        "names": list(report.names[:MAX_CLIENTS_SHOWN]),
         "notes": list(report.notes),
         "attackers": _list_attackers(spec, len(report.sizes)),
     }

@@ -47,6 +47,11 @@ class PartitionReport:
         return self.federation.dataset.partition_classes
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the name of each client; () without names."""
+        return self.federation.train.names
+
+    @property
     def is_sampled(self) -> bool:
         """Whether clients sample their examples on demand, so that there is nothing to save."""
         return isinstance(self.federation.train, SampledPartition)
@@ -66,6 +71,7 @@ class PartitionReport:
             "about": self.about,
             "digest": None if self.is_sampled else partition_digest(train),
             "notes": list(self.notes),
+            "names": list(self.names),
             "surveyed_clients": len(self.counts),
             "public_examples": 0 if public is None else len(public),
             "classes": list(self.classes),

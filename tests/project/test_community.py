@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -46,18 +47,52 @@ def pods(manifests: dict[str, Any]) -> dict[str, Any]:
     return {each["template"]["spec"]["containers"][0]["name"]: each["template"]["spec"] for each in groups}
 
 
+NUMBER = {"type": "integer", "minimum": 0}
+STARTS = {"type": "object", "additionalProperties": {"type": "string"}}
+POD = {"type": "object"}
+HEAD = {"serviceType": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}}
+WORKERS = {"groupName": {"type": "string"}, "replicas": NUMBER, "minReplicas": NUMBER, "maxReplicas": NUMBER}
+
+
+def make_closed_object(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+
+
+RAY_CLUSTER = make_closed_object(
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayCluster"},
+    metadata=make_closed_object(name={"type": "string"}),
+    spec=make_closed_object(
+        rayVersion={"type": "string"},
+        authOptions=make_closed_object(mode={"enum": ["disabled", "token"]}),
+        headGroupSpec=make_closed_object(**HEAD, rayStartParams=STARTS, template=POD),
+        workerGroupSpecs={
+            "type": "array",
+            "items": make_closed_object(**WORKERS, rayStartParams=STARTS, template=POD),
+        },
+    ),
+)
+"""The fields of the file, with their types in KubeRay: ray-operator/apis/ray/v1/raycluster_types.go."""
+
+
 def test_the_cluster_has_the_fields_of_the_operator(manifests: dict[str, Any]) -> None:
-    """The required fields of `RayClusterSpec` in ray-operator/apis/ray/v1/raycluster_types.go of KubeRay."""
-    cluster = manifests["RayCluster"]
-    assert cluster["apiVersion"] == "ray.io/v1"
-    spec = cluster["spec"]
-    assert set(spec) == {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    jsonschema.validate(manifests["RayCluster"], RAY_CLUSTER)
+    spec = manifests["RayCluster"]["spec"]
     assert f"\nray=={spec['rayVersion']}\n" in (ROOT / "constraints.txt").read_text("utf-8")
-    needed = {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"}
-    assert all(needed <= set(group) for group in spec["workerGroupSpecs"])
-    starts = [group["rayStartParams"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
-    assert all(isinstance(value, str) for start in starts for value in start.values())
-    assert starts[0]["num-cpus"] == "0"
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_pods_and_services_fit_the_schema_of_kubernetes(manifests: dict[str, Any]) -> None:
+    """Strictly: a field that Kubernetes does not know is an error."""
+    schemas = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    version = schemas.latest_version()
+    for kind in manifests.keys() - {"RayCluster"}:
+        schemas.validate(manifests[kind], version, strict=True)
+    for name, pod in pods(manifests).items():
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod}
+        schemas.validate(whole, version, strict=True)
+        with pytest.raises(schemas.ValidationError):
+            schemas.validate({**whole, "spec": {**pod, "volume": []}}, version, strict=True)
 
 
 def test_every_pod_is_locked_and_has_the_image_of_this_version(manifests: dict[str, Any]) -> None:

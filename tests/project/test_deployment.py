@@ -58,14 +58,26 @@ def compose() -> Any:
     return yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("service", ["api", "ray"])
-def test_the_services_run_commands_that_there_are(compose: Any, service: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", ["api", "ray", "worker"])
+def test_the_services_run_commands_that_there_are(compose: Any, service: str) -> None:
     command = compose["services"][service]["command"]
-    understood([str(word) for word in command])
+    understood([re.sub(r"\$\{\w+:-(\w+)\}", r"\1", str(word)) for word in command])
+
+
+def test_two_workers_train_the_clients(compose: Any) -> None:
+    """A head without CPUs, and workers that join it where Ray's folder has the same path."""
+    ray, worker = compose["services"]["ray"], compose["services"]["worker"]
+    assert "--num-cpus=0" in ray["command"]
+    assert worker["deploy"]["replicas"] == "${WORKERS:-2}"
+    assert "--address=ray:6379" in worker["command"]
+    assert "--port=6379" in ray["command"]
+    assert ray["environment"]["RAY_TMPDIR"] in worker["volumes"]
+    assert "FEDSIM_DATABASE_URL" not in worker["environment"]
 
 
 def test_health_is_asked_with_commands_that_there_are(compose: Any) -> None:
-    understood(compose["services"]["ray"]["healthcheck"]["test"][1:])
+    for name in ("ray", "worker"):
+        understood(compose["services"][name]["healthcheck"]["test"][1:])
     assert compose["services"]["database"]["healthcheck"]["test"][1] == "pg_isready"
 
 
@@ -96,7 +108,7 @@ def test_addresses_ports_and_volumes_belong_together(compose: Any) -> None:
     assert re.search(r"^EXPOSE 8000$", DOCKERFILE, re.MULTILINE)
     assert COMMANDS["serve"].make_context("serve", []).params["port"] == 8000
     mounted = {volume.partition(":")[0] for each in services.values() for volume in each.get("volumes", ())}
-    assert mounted == set(compose["volumes"])
+    assert mounted == {*compose["volumes"], ray["environment"]["RAY_TMPDIR"]}
     assert api["volumes"] == ["home:/var/lib/fedsim"]
     assert ray["volumes"] == [*api["volumes"], f"ray:{ray['environment']['RAY_TMPDIR']}"]
     # Volumes have the owner of the image's folder, which must be there.

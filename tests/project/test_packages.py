@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -35,10 +35,8 @@ def test_every_dependency_has_an_upper_bound() -> None:
 
 
 def test_the_libraries_of_a_client_are_dependencies() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    found = re.search(r"^\$ pip install --constraint constraints.txt (httpx .*)$", page, re.MULTILINE)
-    assert found is not None
-    assert set(found[1].split()) < {Requirement(text).name for text in PROJECT["dependencies"]}
+    libraries = runpy.run_path(str(ROOT / "client" / "setup.py"))["LIBRARIES"]
+    assert set(libraries) < {Requirement(text).name for text in PROJECT["dependencies"]}
 
 
 def test_a_client_says_what_a_command_needs(tmp_path: Path) -> None:
@@ -69,18 +67,48 @@ def test_the_other_package_of_this_name_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the tracked files alone."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracked files alone."""
+    source = tmp_path_factory.mktemp("source")
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, tracked.stdout.split("\0")):
         if not name.startswith(("tests/", "docs/", "benchmarks/")) and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
+    return source
+
+
+def make_wheel(source: Path, out: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(out), str(source)]
     subprocess.run(command, check=True, capture_output=True)
-    [made] = out.glob("fedsim_ray-*.whl")
+    [made] = out.glob("*.whl")
     return made
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheel(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.slow
+def test_the_client_has_the_same_files_and_few_libraries(source: Path, wheel: Path, tmp_path: Path) -> None:
+    client = make_wheel(source / "client", tmp_path)
+    assert client.name == wheel.name.replace("ray", "client")
+    files = [
+        {name for name in zipfile.ZipFile(each).namelist() if ".dist-info/" not in name}
+        for each in (client, wheel)
+    ]
+    assert files[0] == files[1]
+    [about] = [name for name in zipfile.ZipFile(client).namelist() if name.endswith("/METADATA")]
+    lines = zipfile.ZipFile(client).read(about).decode().splitlines()
+    asked = {Requirement(line.partition(": ")[2]).name for line in lines if line.startswith("Requires-Dist")}
+    assert asked == {"httpx", "pydantic", "PyYAML", "rich", "typer"}
+    target, work = tmp_path / "installed", tmp_path / "work"
+    work.mkdir()
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(client)]
+    assert run_python(*install, cwd=work, path=work).returncode == 0
+    shown = run_python("-m", "api.cli.main", "--version", cwd=work, path=target)
+    assert shown.returncode == 0, shown.stderr
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def _find_source() -> PackageSource:
     try:
         installed = metadata.distribution("fedsim-ray")
     except metadata.PackageNotFoundError as error:
-        raise SettingsError("fedsim is not installed", "name its wheel with --wheel") from error
+        raise SettingsError("fedsim-ray is not installed here", "name its wheel with --wheel") from error
     origin = installed.read_text("direct_url.json")  # None if pip took fedsim from an index
     if origin is None:
         return PackageSource(None, f"fedsim-ray=={installed.version}", None)

@@ -12,6 +12,8 @@ import { describeAxis, isLowerBetter, isShare, METRICS } from "../metrics.js";
 const SCORES = "personal.csv";
 const TENTH = 0.1;
 
+const MOST_NAMES = 30; // on an axis; more of them overlap
+
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 export function clients(job, records, signal) {
@@ -22,7 +24,7 @@ export function clients(job, records, signal) {
     legend.update(findLargest(found.counts), Boolean(groups));
     return drawClassMap(found, groups);
   }, legend.root);
-  const scores = figure("client-scores", "Score of each client's personal model, from worst to best", signal, drawScores);
+  const scores = figure("client-scores", "Score of each client's personal model, from worst to best", signal, (rows) => drawScores(rows, map.found?.names));
   const details = element("details", { on: { toggle: () => details.open && read() } },
     element("summary", {}, element("h2", {}, "Clients")), note, element("div", { class: "pair" }, scores.root, map.root));
 
@@ -46,6 +48,7 @@ export function clients(job, records, signal) {
   async function readMap(target) {
     const found = await get(jobPath(job().id, "/class-map"), { signal, seconds: LONG });
     target.show(found);
+    scores.draw(); // with the names of the clients
     const left = found.clients - found.counts.length;
     return [...found.notes, left > 0 ? `The picture shows the first ${found.counts.length} of ${count(found.clients)} clients` : ""].filter(Boolean).map((text) => `${text}.`).join(" ");
   }
@@ -102,34 +105,39 @@ function findGroups({ method: { clusters } }, { counts, attackers = [] }) {
 }
 
 // The clients of a group are neighbours and have the colour of the group.
-function drawClassMap({ classes, counts, distances }, groups) {
+function drawClassMap({ classes, counts, distances, names = [] }, groups) {
   const order = counts.map((_, client) => client);
   if (groups) order.sort((a, b) => groups.labels[a] - groups.labels[b] || a - b);
   const largest = findLargest(counts);
   const kinds = groups ? [...new Set(order.map((client) => groups.labels[client]))] : [null];
   const traces = kinds.map((kind, index) => {
     const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups.labels[client] === kind);
-    return makeCells({ classes, counts, distances, largest }, places, groups ? groups.title(kind) : null, curveColour(index));
+    return makeCells({ classes, counts, distances, names, largest }, places, groups ? groups.title(kind) : null, curveColour(index));
   });
   const layout = {
     hovermode: "closest", margin: { l: 48, r: 10, t: groups ? 34 : 10, b: 40 }, showlegend: Boolean(groups),
     xaxis: axis(groups ? `clients, ${groups.order}` : "client", { showgrid: false, showticklabels: !groups }),
     yaxis: axis("", { type: "category", autorange: "reversed", showgrid: false }),
   };
+  if (names.length && names.length <= MOST_NAMES && !groups) {
+    Object.assign(layout.xaxis, { tickvals: order, ticktext: names.map((name) => plainText(name)), automargin: true });
+  }
   return { traces, layout, words: describeClassMap(counts, distances) + describeGroups(groups, kinds) };
 }
 
-function makeCells({ classes, counts, distances, largest }, places, title, hue) {
+function makeCells({ classes, counts, distances, names, largest }, places, title, hue) {
   const ofGroup = title === null ? "" : `, ${title}`;
   return {
     // With gaps the library draws single cells; without gaps it needs a style that the page's security policy forbids.
     type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes.map((name) => plainText(name, Infinity)),
     z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: title ?? "", showlegend: title !== null,
-    customdata: classes.map(() => places.map(([client]) => [client, distances[client]])),
+    customdata: classes.map(() => places.map(([client]) => [labelClient(client, names), distances[client]])),
     colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: largest, showscale: false,
-    hovertemplate: `client %{customdata[0]}${ofGroup}, class %{y}: %{z} examples<br>distance to the class distribution of all clients %{customdata[1]:.3f}<extra></extra>`,
+    hovertemplate: `%{customdata[0]}${ofGroup}, class %{y}: %{z} examples<br>distance to the class distribution of all clients %{customdata[1]:.3f}<extra></extra>`,
   };
 }
+
+const labelClient = (client, names = []) => (names[client] === undefined ? `client ${client}` : `${plainText(names[client])} (client ${client})`);
 
 function describeGroups(groups, kinds) {
   if (!groups) return "";
@@ -154,12 +162,12 @@ function parse(text) {
     .sort((a, b) => sign * (a.value - b.value));
 }
 
-function drawScores(rows) {
+function drawScores(rows, names) {
   const worst = Math.max(1, Math.round(TENTH * rows.length));
   const kind = rows[0]?.kind ?? "accuracy";
   const write = (value) => measure(kind, value);
   const trace = {
-    type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ value }) => value), text: rows.map(({ client, read, tests }) => `client ${client}: ${kind === "accuracy" ? `${count(read)} of ${count(tests)} test examples correct` : `${count(tests)} test examples`}`),
+    type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ value }) => value), text: rows.map(({ client, read, tests }) => `${labelClient(client, names)}: ${kind === "accuracy" ? `${count(read)} of ${count(tests)} test examples correct` : `${count(tests)} test examples`}`),
     textposition: "none", marker: { color: rows.map((_, place) => (place < worst ? colour("--bad") : curveColour(0))) },
     hovertemplate: "%{text}, %{y:.4f}<extra></extra>",
   };

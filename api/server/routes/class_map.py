@@ -21,6 +21,9 @@ class ClassMap(BaseModel):
         description="Earth mover's distance between the class distribution of each client and of all clients."
     )
     clients: int = Field(description="Number of clients; `counts` has only the first ones.")
+    names: list[str] = Field(
+        default=[], description="Names of the first clients, such as hospitals; [] without names."
+    )
     attackers: list[int] = Field(default=[], description="Malicious clients; only among the first clients.")
     notes: list[str] = Field(description="Notes on the partition, such as repaired clients.")
 

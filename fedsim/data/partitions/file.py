@@ -36,7 +36,9 @@ def file(given: PartitionInput, *, path: DataPath) -> Partition:
     notes = lists.partition.notes
     if left := int((owners < 0).sum()):
         notes += (f"{left:,} of {given.total:,} examples are in no list of {path}, and belong to no client",)
-    return partition_from_owners(owners, given.num_clients, notes)
+    names = tuple(lists.names)
+    has_names = names != tuple(map(str, range(len(names))))
+    return partition_from_owners(owners, given.num_clients, notes, names if has_names else ())
 
 
 def check_file(counts: PartitionCounts, *, path: DataPath) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -113,9 +114,9 @@ def _parts(
     file: Path, arrays: Mapping[str, Array], share: float, tokens: bool, task: str
 ) -> tuple[Examples, Examples]:
     endings = ("_train", "_test") if "x_train" in arrays else ("",)
-    groups = number_groups([arrays.get("groups" + ending) for ending in endings])
+    groups, owners = number_groups([arrays.get("groups" + ending) for ending in endings])
     parts = [
-        _examples(file, arrays, ending, mine, tokens, task)
+        replace(_examples(file, arrays, ending, mine, tokens, task), group_names=owners)
         for ending, mine in zip(endings, groups, strict=True)
     ]
     if len(parts) == 1:

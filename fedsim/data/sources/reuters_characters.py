@@ -76,7 +76,8 @@ def _cut(stories: Sequence[Story], numbers: dict[str, int], length: int) -> Exam
         y.append(targets.reshape(windows, length))
         owner = numbers[story.topics[0]] if story.topics else len(numbers)
         groups.append(np.full(windows, owner, np.int64))
-    return Examples(np.concatenate(x), np.concatenate(y), np.concatenate(groups))
+    names = (*numbers, "no topic")
+    return Examples(np.concatenate(x), np.concatenate(y), np.concatenate(groups), names)
 
 
 def _encode(text: str) -> Array:

@@ -18,6 +18,7 @@ from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.data.sources.folders import class_folders, cut_test_positions, interleave
+from fedsim.data.sources.groups import number_groups
 from fedsim.errors import DataError
 
 _COMMANDS = ("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "speech_commands")
@@ -281,8 +282,8 @@ def _dataset(
     files = [recording.file for recording in recordings]
     x = load_or_make(places, folder, files, RECIPE, lambda: {"x": read_spectrograms(files)})["x"]
     y = np.array([words.index(recording.word) for recording in recordings], np.int64)
-    speakers = np.unique([recording.speaker for recording in recordings], return_inverse=True)[1]
-    whole = Examples(x, y, speakers.astype(np.int64))
+    [speakers], owners = number_groups([np.array([recording.speaker for recording in recordings])])
+    whole = Examples(x, y, speakers, owners)
     return Dataset(
         name=name,
         train=whole.select_rows(np.flatnonzero(~tested)),

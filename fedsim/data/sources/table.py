@@ -228,8 +228,10 @@ def _make_dataset(
     x, columns = make_features(files[0], inputs, names, rows[0], standardise=standardise)
     targets = arrow.concat_tables([each.select([target]) for each in tables], promote_options="permissive")
     y, classes = _read_numbers(target, targets) if is_regression else _number_classes(target, targets)
-    groups = _number_clients(used["client"], tables, rows)
-    train, test = (Examples(x[mine], y[mine], whose) for mine, whose in zip(rows, groups, strict=True))
+    groups, owners = _number_clients(used["client"], tables, rows)
+    train, test = (
+        Examples(x[mine], y[mine], whose, owners) for mine, whose in zip(rows, groups, strict=True)
+    )
     return Dataset(
         name="table",
         train=train,
@@ -267,13 +269,13 @@ def _number_classes(target: str, whole: Any) -> tuple[Indices, tuple[str, ...]]:
 
 def _number_clients(
     client: Sequence[str], tables: Sequence[Any], rows: tuple[Indices, Indices]
-) -> list[Indices | None]:
-    """The natural client of the training and of the test examples; None without a client column."""
+) -> tuple[list[Indices | None], tuple[str, ...]]:
+    """The natural client of the training and of the test examples, None without a column; and their names."""
     names = list[Array | None]()
     for part in tables:
         there = [np.asarray(part[name].to_pylist()) for name in client if name in part.column_names]
         names.append(there[0] if there else None)
-    numbers = number_groups(names)
+    numbers, owners = number_groups(names)
     if len(numbers) == 2 or numbers[0] is None:
-        return [*numbers, None][:2]
-    return [numbers[0][mine] for mine in rows]
+        return [*numbers, None][:2], owners
+    return [numbers[0][mine] for mine in rows], owners

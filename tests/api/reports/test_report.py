@@ -145,6 +145,22 @@ def test_clients_of_one_cluster_stand_together() -> None:
     assert draw_class_map(found | {"counts": []}, []) is None
 
 
+def test_a_client_has_its_name() -> None:
+    found = {"classes": ["a"], "counts": [[4], [1]], "clients": 2, "names": ["east & co", "west"]}
+    drawn = draw_class_map(found, [a_round(1)])
+    assert drawn is not None
+    figure = make_class_map_figure(drawn)
+    assert [list(row) for row in figure.data[0].customdata] == [
+        ["east &amp; co (client 0)", "west (client 1)"]
+    ]
+    assert figure.layout.xaxis.ticktext == ("east &amp; co", "west")
+    record = a_round(1).model_copy(update={"method": {"inner": {"clusters": [1, 0]}}})
+    clustered = draw_class_map(found, [record])
+    assert clustered is not None
+    first, _ = make_class_map_figure(clustered).data
+    assert [list(row) for row in first.customdata] == [["west (client 1)"]]
+
+
 def test_attackers_stand_together_unless_there_are_clusters() -> None:
     found = {"classes": ["a"], "counts": [[4], [1], [3]], "clients": 3, "attackers": [0]}
     drawn = draw_class_map(found, [a_round(1)])
@@ -159,11 +175,12 @@ def test_attackers_stand_together_unless_there_are_clusters() -> None:
 
 
 EVIL = ['<a href="https://example.org">pay</a>', "</script><script>alert(1)</script>", "$\\frac$"]
-"""Class names that would be a link, a script, and a formula that matplotlib refuses."""
+"""Names of classes and clients that would be a link, a script, and a formula that matplotlib refuses."""
 
 
-def test_a_class_name_with_markup_is_text_in_every_picture(tmp_path: Path) -> None:
-    drawn = draw_class_map({"classes": EVIL, "counts": [[4, 0, 1]], "clients": 1}, [])
+def test_a_name_with_markup_is_text_in_every_picture(tmp_path: Path) -> None:
+    found = {"classes": EVIL, "counts": [[4, 0, 1]] * 3, "clients": 3, "names": EVIL}
+    drawn = draw_class_map(found, [])
     assert drawn is not None
     (heatmap,) = make_class_map_figure(drawn).data
     assert [unescape(name) for name in heatmap.y] == EVIL
@@ -174,18 +191,28 @@ def test_a_class_name_with_markup_is_text_in_every_picture(tmp_path: Path) -> No
 
 
 @NEEDS_CHROMIUM
-def test_a_class_name_with_a_link_is_no_link_on_the_page(browser: Browser, service: RunningService) -> None:
+def test_a_name_with_a_link_is_no_link_on_the_page(browser: Browser, service: RunningService) -> None:
     job = service.ended(clients={"total": 2, "fraction": 0.5}, data={"dataset": "digits"})
     stored = {"classes": EVIL, "counts": [[4, 0, 1], [0, 1, 1]], "distances": [0.1, 0.2]}
     file = service.settings.job_dir(job.id) / "class-map.json"
-    file.write_text(json.dumps({**stored, "clients": 2, "notes": []}))
+    names = ["<a href='https://example.org'>mine</a>", "west"]
+    file.write_text(json.dumps({**stored, "clients": 2, "notes": [], "names": names}))
+    save_personal_scores(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n1,4,1,0.5\n")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.count(".clients summary") == 1)
     browser.unfold(".clients summary")
     until(lambda: "Each client holds" in browser.text("#class-map-words"), seconds=40)
     written = "return [...document.querySelectorAll('#class-map text')].map((each) => each.textContent)"
     assert EVIL[0] in browser.script(written)
+    assert set(names) < set(browser.script(written))
     assert browser.count("#class-map a") == 0
+    # The worst client of the personal models has its name, too.
+    until(
+        lambda: (
+            browser.script("return document.getElementById('client-scores').data?.[0].text[0]")
+            == "west (client 1): 1 of 4 test examples correct"
+        )
+    )
 
 
 def test_each_clients_own_model_is_drawn() -> None:

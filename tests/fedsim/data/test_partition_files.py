@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.data import Dataset, Examples, Partition, PartitionCounts, find_faults_by_counts, make_federation
+from fedsim.data import (
+    Dataset,
+    Examples,
+    Federation,
+    Partition,
+    PartitionCounts,
+    find_faults_by_counts,
+    make_federation,
+)
 from fedsim.data.artifact import save_partition
 from fedsim.data.places import DataRoots
 from fedsim.errors import SpecError
@@ -40,20 +48,30 @@ def test_a_saved_partition_is_the_same_again(tmp_path: Path) -> None:
     assert again.notes == made.train.notes
 
 
+def test_a_saved_partition_keeps_the_names_of_its_clients(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps({"eve": [5, 0], "ann": [2]}))
+    named = Federation(dataset(), deal(tmp_path, 2, "mine.json"))
+    save_partition(tmp_path / "partition", named, {"tests": {"kind": "global"}})
+    assert deal(tmp_path, 2, "partition.npz").names == ("ann", "eve")
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "lists"),
+    ("name", "text", "lists", "names"),
     [
-        ("mine.json", json.dumps([[5, 0], [], [11]]), [[0, 5], [], [11]]),
-        ("mine.json", json.dumps({"eve": [5, 0], "ann": [2]}), [[2], [0, 5]]),
-        ("mine.json", json.dumps({"10": [1], "9": [2]}), [[2], [1]]),
-        ("mine.csv", "example,client\n5,eve\n2,ann\n0,eve\n", [[2], [0, 5]]),
-        ("mine.csv", "client,weight,example\n10,1,4\n9,1,3\n", [[3], [4]]),
+        ("mine.json", json.dumps([[5, 0], [], [11]]), [[0, 5], [], [11]], ()),
+        ("mine.json", json.dumps({"eve": [5, 0], "ann": [2]}), [[2], [0, 5]], ("ann", "eve")),
+        ("mine.json", json.dumps({"10": [1], "9": [2]}), [[2], [1]], ("9", "10")),
+        ("mine.csv", "example,client\n5,eve\n2,ann\n0,eve\n", [[2], [0, 5]], ("ann", "eve")),
+        ("mine.csv", "client,weight,example\n10,1,4\n9,1,3\n", [[3], [4]], ("9", "10")),
     ],
 )
-def test_lists_of_your_own_are_clients(tmp_path: Path, name: str, text: str, lists: list[list[int]]) -> None:
+def test_lists_of_your_own_are_clients(
+    tmp_path: Path, name: str, text: str, lists: list[list[int]], names: tuple[str, ...]
+) -> None:
     (tmp_path / name).write_text(text)
     made = deal(tmp_path, len(lists), name)
     assert lists_of(made) == lists
+    assert made.names == names
     left = 12 - sum(map(len, lists))
     assert made.notes == (f"{left} of 12 examples are in no list of {name}, and belong to no client",)
 

@@ -82,6 +82,18 @@ def test_every_client_of_the_natural_partition_is_one_person(tmp_path: Path) -> 
     for client, name in enumerate(["ann", "bob", "eve"]):
         held = data.train.x[shared.train.client_positions(client), 0]
         assert held.tolist() == AGES[name == USERS].tolist()
+    assert shared.train.names == ("ann", "bob", "eve")
+
+
+def test_clients_have_names_only_where_each_is_one_person(tmp_path: Path) -> None:
+    write(tmp_path / "mine.parquet", WHOLE)
+    data = load(tmp_path, client="user", test_share=0.25)
+    merged = make_federation(data, "natural", num_clients=3, seed=0, tests="merged")
+    assert merged.train.names == ("ann", "bob", "eve")
+    for clients, kind in ((2, "natural"), (3, "iid")):
+        assert make_federation(data, kind, num_clients=clients, seed=0).train.names == ()
+    numbers = load(tmp_path, client="user", features=["age"], test_share=0.25)
+    assert numbers.train.group_names == numbers.test.group_names == ("ann", "bob", "eve")
 
 
 def test_a_file_of_test_rows_is_measured_with_the_training_rows(tmp_path: Path) -> None:

@@ -32,6 +32,16 @@ def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path
     assert int(dealt.sizes.sum()) == round(0.8 * round(0.9 * 1438))
 
 
+def test_clients_have_the_names_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.json").write_text('{"west": [1, 2, 3], "east": [4, 5]}')
+    data = {"dataset": "digits", "partition": {"kind": "file", "path": "mine.json"}}
+    spec = parse_spec({"algorithm": "fedavg", "clients": {"total": 2, "fraction": 1.0}, "data": data})
+    found = make_class_map(spec, Settings(home=tmp_path))
+    assert found["names"] == ["east", "west"]
+    assert [sum(row) for row in found["counts"]] == [2, 3]
+
+
 def test_attackers_are_those_of_the_run(tmp_path: Path) -> None:
     given = {"algorithm": "fedavg", "seed": 3, "clients": {"total": 12}, "data": {"dataset": "digits"}}
     assert make_class_map(parse_spec(given), Settings(home=tmp_path))["attackers"] == []

@@ -168,9 +168,11 @@ def _examples(
     require_agreement(
         folder, "an example has the shape", [arrays[name].shape[1:] for name in _PARTS[: len(parts)]]
     )
-    of_each = number_groups([None if groups is None else read_owners(folder, part, groups) for part in parts])
+    owners = [None if groups is None else read_owners(folder, part, groups) for part in parts]
+    of_each, names = number_groups(owners)
     return [
-        Examples(arrays[name], labels, mine) for name, labels, mine in zip(_PARTS, y, of_each, strict=False)
+        Examples(arrays[name], labels, mine, names)
+        for name, labels, mine in zip(_PARTS, y, of_each, strict=False)
     ]
 
 
