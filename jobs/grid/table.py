@@ -153,16 +153,8 @@ class Table(BaseModel):
     def _goes_together(self) -> Table:
         if sorted([*self.rows, *self.columns]) != sorted(self.axes):
             raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
-        if wrong := set(self.show).difference(SHOWN):
-            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
-        if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
-            raise ValueError("show: this needs `against`, whose accuracy is the target")
-        if ("spent" in self.show) != bool(self.targets):
-            raise ValueError("targets: `show: [spent]` needs them, and nothing else does")
         if self.against is not None and self.compared is None:
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
-        if self.metric in self.curves:
-            raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
         if self.search is not None and self.search.axis not in self.axes:
             raise ValueError(f"search: {self.search.axis!r} is no axis")
         every = {label for labels in self.axes.values() for label in labels}
@@ -174,8 +166,19 @@ class Table(BaseModel):
                 raise ValueError(
                     f"views: {name!r} is no new label, or {view.of!r} none of a single column axis"
                 )
+        self._check_shown()
         self._check_claims()
         return self
+
+    def _check_shown(self) -> None:
+        if wrong := set(self.show).difference(SHOWN):
+            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
+        if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
+            raise ValueError("show: this needs `against`, whose accuracy is the target")
+        if ("spent" in self.show) != bool(self.targets):
+            raise ValueError("targets: `show: [spent]` needs them, and nothing else does")
+        if self.metric in self.curves:
+            raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
 
     def _check_claims(self) -> None:
         known = self.list_views_as_labels().axes
