@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Update, and_, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import Conflict, FieldError, JobNotFound, RequestError
@@ -250,9 +251,17 @@ def write_event(
 ) -> None:
     """Write the next event of a locked job, and the changes of the job's row that belong to it."""
     number, job_id = row["events"] + 1, row["id"]
-    connection.execute(update(jobs).where(jobs.c.id == job_id).values(events=number, **changes))
+    new = {f"new_{name}": value for name, value in {"events": number, **changes}.items()}
+    connection.execute(_make_job_update(tuple(sorted(changes))), new | {"job": job_id})
     event = {"job_id": job_id, "id": number, "type": kind, "round": round_number, "data": data}
     connection.execute(insert(events), event | {"at": datetime.now(UTC)})
+
+
+@lru_cache(maxsize=64)
+def _make_job_update(names: tuple[str, ...]) -> Update:
+    """Make the statement that sets `events` and these columns of a job; built once, as those above."""
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("events", *names)}
+    return update(jobs).where(jobs.c.id == bindparam("job")).values(values)
 
 
 def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.data.dataset import Dataset, Examples, Normalise
+from fedsim.data.dataset import Array, Dataset, Examples, Normalise
 from fedsim.data.places import DataRoots
 
 _TEST_SHARE = 0.2
@@ -16,7 +17,7 @@ _TEST_SHARE = 0.2
 
 def digits(_places: DataRoots) -> Dataset:
     """The digits, 1,438 to train and 359 to test in a fixed split; uint8 0..16, [1, 8, 8]."""
-    table = np.loadtxt(_find_table(), delimiter=",")
+    table = _read_table(_find_table())
     x = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8)
     y = table[:, -1].astype(np.int64)
     # The split is part of the data set, and does not depend on an experiment's seed.
@@ -34,6 +35,14 @@ def digits(_places: DataRoots) -> Dataset:
         normalise=Normalise((float(pixels.mean()),), (float(pixels.std()),), 16.0),
         source="scikit-learn",
     )
+
+
+@lru_cache(maxsize=1)
+def _read_table(file: Path) -> Array:
+    """Read the table once per process: float64 [1797, 65], read-only. A run needs the data set twice."""
+    table = np.loadtxt(file, delimiter=",")
+    table.flags.writeable = False
+    return table
 
 
 def _find_table() -> Path:

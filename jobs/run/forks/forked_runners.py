@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from jobs.settings import Settings
 
 log = logging.getLogger("fedsim.dispatch")
 
+MOST_REMEMBERED = 1000
+"""Forks that this process remembers to have started."""
+
 
 class ForkedRunners:
     """The jobs of the local Ray and of its fork server. A server that does not answer leaves its jobs to Ray.
@@ -28,11 +32,16 @@ class ForkedRunners:
 
     def __init__(self, ray: JobCluster, settings: Settings) -> None:
         self.ray, self.settings = ray, settings
+        self._forked = deque[str](maxlen=MOST_REMEMBERED)
 
     def find(self, ray_job_id: str) -> RayJob | None:
         """Return a job of Ray or of the fork server; None if neither knows it."""
-        if (found := self.ray.find(ray_job_id)) is not None:
+        # Ray is asked over HTTP: not about the forks of this process while their server knows them.
+        if ray_job_id in self._forked and (found := self._find_fork(ray_job_id)) is not None:
             return found
+        return self.ray.find(ray_job_id) or self._find_fork(ray_job_id)
+
+    def _find_fork(self, ray_job_id: str) -> RayJob | None:
         answer = self._ask({"ask": "find", "id": ray_job_id})
         if not answer.get("known"):
             return None
@@ -45,6 +54,7 @@ class ForkedRunners:
         if IN_PROCESS_VARIABLE in environment:
             runner = {"id": ray_job_id, "job": command[-1], "environment": dict(environment)}
             if self._ask({"ask": "start", "code_state": compute_code_state(), **runner}).get("started"):
+                self._forked.append(ray_job_id)
                 return
         self.ray.submit(ray_job_id, command, environment)
 

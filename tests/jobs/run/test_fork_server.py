@@ -14,6 +14,7 @@ import pytest
 
 from jobs.local_ray.fork_server_process import FORK_SOCKET, ForkServerProcess, ask_fork_server
 from jobs.local_ray.keeper_files import Addresses, write_addresses
+from jobs.run.forks.code_state import ROOT, compute_code_state
 from jobs.run.forks.forked_runners import ForkedRunners
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, RayJob
 from jobs.settings import Settings
@@ -215,6 +216,19 @@ def test_the_output_and_the_log_of_each_job_are_its_own(forks: Forks) -> None:
         assert text.count("ended SUCCEEDED") == 1
         assert forks.cluster.read_log_tail(get_ray_job_id(job), 1).endswith("ended SUCCEEDED")
     assert forks.cluster.read_log_tail("unknown") == "its last words"
+
+
+def test_every_change_of_the_code_changes_its_state(tmp_path: Path) -> None:
+    module = tmp_path / "jobs" / "run" / "runner.py"
+    module.parent.mkdir(parents=True)
+    states = {compute_code_state(tmp_path)}
+    module.write_text("")
+    states.add(compute_code_state(tmp_path))
+    os.utime(module, ns=(1, 1))
+    states.add(compute_code_state(tmp_path))
+    assert len(states) == 3
+    assert compute_code_state() != compute_code_state(tmp_path)
+    assert (ROOT / "jobs" / "run" / "runner.py").is_file()
 
 
 @pytest.mark.parametrize("way", ["code", "path"])
