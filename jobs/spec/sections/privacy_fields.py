@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jobs.spec.fields import Number, Section, Whole, make_fault
+from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
 
 class AdaptiveClipSection(Section):
@@ -37,7 +37,10 @@ class PrivacySection(Section):
         default=None, description="a bound that changes; `clip` is then that of the first round"
     )
     tree_rounds: Whole | None = Field(
-        default=None, ge=1, description="kind tree: another tree begins after so many rounds; null: one tree"
+        default=None,
+        ge=1,
+        le=MAX_ROUNDS,
+        description="kind tree: another tree begins after so many rounds; null: one tree",
     )
     noise_multiplier: Number | None = Field(
         default=None,
