@@ -60,8 +60,7 @@ class Mechanism:
         """
         if self.kind == "laplace":
             return releases * self.epsilon
-        spent = releases * self.rho
-        return spent + 2 * sqrt(spent * log(1 / self.delta))
+        return _convert_rho(releases * self.rho, self.delta)
 
     def prediction_scale(self, classes: int, several_labels: bool) -> float:
         """Return the scale of the noise on one soft prediction.
@@ -96,6 +95,10 @@ def make_privacy_record(
         predictions: the noise on each prediction; None for none.
         released: how many predictions a client has sent if it took part in every round. Together they are
             `epsilon_total`-private; with Gaussian noise (`epsilon_total`, `delta_total`)-private.
+
+    Returns:
+        `labels`, `predictions`, and with noise on both also `together`: the epsilon and the delta of all
+        releases of a client.
     """
     said: dict[str, Any] = {}
     if labels is not None:
@@ -105,7 +108,27 @@ def make_privacy_record(
         if predictions.kind == "gaussian":
             total["delta_total"] = predictions.delta
         said["predictions"] = {**predictions.record(), "released": released, **total}
+    if labels is not None and predictions is not None:
+        said["together"] = _compose(labels, predictions, released)
     return said
+
+
+def _compose(labels: Mechanism, predictions: Mechanism, released: int) -> dict[str, float]:
+    """Return epsilon and delta of one label distribution and this many predictions together.
+
+    Two Gaussians with one delta add their rho (Bun and Steinke, Lemma 1.7), and keep it. All other pairs add
+    their epsilons and their deltas (basic composition).
+    """
+    deltas = [each.delta for each in (labels, predictions) if each.kind == "gaussian"]
+    if len(deltas) == 2 and deltas[0] == deltas[1]:
+        rho = labels.rho + released * predictions.rho
+        return {"epsilon": _convert_rho(rho, deltas[0]), "delta": deltas[0]}
+    return {"epsilon": labels.epsilon + predictions.total_epsilon(released), "delta": sum(deltas)}
+
+
+def _convert_rho(rho: float, delta: float) -> float:
+    """Return the epsilon at this delta of a budget in zero-concentrated privacy (Proposition 1.3)."""
+    return rho + 2 * sqrt(rho * log(1 / delta))
 
 
 def add_label_noise(

@@ -130,6 +130,7 @@ def test_a_record_says_what_the_noise_protects() -> None:
             "epsilon_total": pytest.approx(rho + 2 * sqrt(rho * far)),
             "delta_total": 1e-5,
         },
+        "together": {"epsilon": pytest.approx(2.0 + rho + 2 * sqrt(rho * far)), "delta": 1e-5},
     }
     spent = make_privacy_record(None, Mechanism(epsilon=0.1), 40)["predictions"]
     assert spent == {
@@ -138,6 +139,18 @@ def test_a_record_says_what_the_noise_protects() -> None:
         "released": 40,
         "epsilon_total": pytest.approx(4.0),
     }
+
+
+def test_labels_and_predictions_have_a_budget_together() -> None:
+    """A Gaussian release of distance a and k of distance b are one of distance sqrt(a a + k b b)."""
+    labels = Mechanism(kind="gaussian", epsilon=1.0)
+    predictions = Mechanism(kind="gaussian", epsilon=0.1)
+    together = make_privacy_record(labels, predictions, 40)["together"]
+    distance = sqrt(1 / labels.scale(1.0, 1.0) ** 2 + 40 / predictions.scale(1.0, 1.0) ** 2)
+    assert delta_of(distance, together["epsilon"]) <= together["delta"] == 1e-5
+    assert 1.0 < together["epsilon"] < 1.0 + predictions.total_epsilon(40)
+    laplace = make_privacy_record(Mechanism(epsilon=1.0), Mechanism(epsilon=0.1), 40)["together"]
+    assert laplace == {"epsilon": pytest.approx(5.0), "delta": 0}
 
 
 @pytest.mark.parametrize("clustering", ["vector", "matrix"])
