@@ -15,6 +15,7 @@ from jobs.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+PAPERS = re.compile(r"\((fedcl|curriculum|ace-pfl|kdia|layer-schedules)\.md#card\)")
 SETUP = runpy.run_path(str(ROOT / "setup.py"))
 
 
@@ -26,6 +27,21 @@ def test_the_numbers_of_algorithms_are_true() -> None:
     total = str(len(ALGORITHMS))
     assert re.findall(r"^(\d+) algorithms, one file each", README, re.MULTILINE) == [total]
     assert re.findall(r"^\| algorithms \| (\d+) \|", README, re.MULTILINE) == [total]
+
+
+def test_the_numbers_of_claims_are_true() -> None:
+    results = (ROOT / "docs" / "results" / "README.md").read_text("utf-8")
+    of_papers = [line for line in results.splitlines() if "#card)" in line and PAPERS.search(line)]
+    verdicts = [line.split("|")[4] for line in of_papers]
+    held = [
+        found for verdict in verdicts if (found := re.search(r"\*\*held\*\*(?: in (\d+) of (\d+))?", verdict))
+    ]
+    everywhere = [found for found in held if found[1] == found[2]]
+    said = re.search(
+        r"(\d+) claims of five papers.* (\d+) hold in at least one setting, (\d+) of them", README
+    )
+    assert said is not None
+    assert said.groups() == (str(len(verdicts)), str(len(held)), str(len(everywhere)))
 
 
 def test_the_spec_is_valid() -> None:
