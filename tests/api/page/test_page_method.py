@@ -233,7 +233,7 @@ def test_ace_pfls_clusters_colour_the_map_of_clients(
     assert browser.text("#class-map .xtitle") == "clients, by cluster"
     script = """return document.getElementById("class-map").data.map(
         ({ customdata: [first] }) => first.map(([client]) => client));"""
-    assert browser.script(script) == list(groups.values())
+    assert browser.script(script) == [[f"client {each}" for each in who] for who in groups.values()]
 
 
 def test_a_curriculums_clients_and_amount_of_data_are_drawn(
