@@ -19,7 +19,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
-from starlette.concurrency import run_in_threadpool
 
 from api.server.limits import OpenStreams
 from api.server.request_errors import MAX_NAME_LETTERS, MOST_FAULTS, make_field_error
@@ -140,8 +139,7 @@ async def read_submission(request: Request) -> SubmissionRequest:
         SpecError: the body cannot be read.
         RequestError: the body is not shaped like a `SubmissionRequest`.
     """
-    # Parsing a large text takes a second: not on the event loop.
-    return await run_in_threadpool(_read_as, SubmissionRequest, await _body(request))
+    return await _read_body(request, SubmissionRequest)
 
 
 async def read_clone_request(request: Request) -> CloneRequest:
@@ -150,8 +148,7 @@ async def read_clone_request(request: Request) -> CloneRequest:
     Raises:
         HTTPException, SpecError, RequestError: as `read_submission`.
     """
-    body = await _body(request)
-    return await run_in_threadpool(_read_as, CloneRequest, body) if body.strip() else CloneRequest()
+    return await _read_body(request, CloneRequest) if (await _body(request)).strip() else CloneRequest()
 
 
 async def read_resume_request(request: Request) -> ResumeRequest:
@@ -160,8 +157,7 @@ async def read_resume_request(request: Request) -> ResumeRequest:
     Raises:
         HTTPException, SpecError, RequestError: as `read_submission`.
     """
-    body = await _body(request)
-    return await run_in_threadpool(_read_as, ResumeRequest, body) if body.strip() else ResumeRequest()
+    return await _read_body(request, ResumeRequest) if (await _body(request)).strip() else ResumeRequest()
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
@@ -202,7 +198,7 @@ async def read_spec(request: Request) -> Any:
         HTTPException: the body is of another type (415).
         SpecError: the body cannot be read.
     """
-    return await run_in_threadpool(_read_text, await _body(request))
+    return await get_service(request).body_lookups.run_work(_read_text, await _body(request))
 
 
 async def _body(request: Request) -> bytes:
@@ -210,6 +206,11 @@ async def _body(request: Request) -> bytes:
     if kind and kind not in SUBMISSION_TYPES:
         raise HTTPException(415, f"the body is {kind}; send application/json or application/yaml")
     return await request.body()
+
+
+async def _read_body(request: Request, model: type[Body]) -> Body:
+    # YAML takes seconds to read: neither on the event loop nor in the threads of the other routes.
+    return await get_service(request).body_lookups.run_work(_read_as, model, await _body(request))
 
 
 def _read_text(body: bytes) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -222,7 +223,8 @@ class UnexpectedErrorLayer:
         except Exception:
             if scope["type"] != "http":
                 raise
-            logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            # Quoted: a path may hold line breaks.
+            logger.exception("unexpected error in %s %s", scope["method"], quote(scope["path"]))
             if not started:
                 answer = make_problem(500, "internal error; see the server's log")
                 await answer(scope, receive, send)

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from fedsim.errors import JobNotFound
@@ -29,7 +30,18 @@ logger = logging.getLogger("fedsim.api")
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 STOPPING_COMMENT = b": the service is stopping; reconnect with Last-Event-ID\n\n"
-READ_LIMIT = 500
+READ_LIMIT = 100
+"""Most events that a feed reads from the store at a time."""
+
+PAGE_LIMIT = 16
+"""Most events that a watcher behind its feed reads from the store at a time."""
+
+PAGE_BYTES = 2**16
+"""Bytes of the events that a watcher holds at a time, who may never read them; at least one event."""
+
+FEED_EVENTS = 256
+FEED_BYTES = 2**19
+"""Latest events of a job that its feed keeps, and their bytes; at least one event."""
 
 
 class EventSource(Protocol):
@@ -63,6 +75,13 @@ def make_deleted_frame(job_id: str, after: int) -> Frame:
     return make_frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
 
 
+def take_page(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the first frames, of `PAGE_BYTES` at most; at least one."""
+    ends = accumulate(len(item.data) for item in frames)
+    most = sum(end <= PAGE_BYTES for end in ends)
+    return list(frames[: max(1, most)])
+
+
 class Feed:
     """The events of one job; one task polls the store for all watchers.
 
@@ -71,13 +90,14 @@ class Feed:
         job_id: id of the job.
         after: id of the event before the first event of the feed.
         period: seconds between two polls.
-        keep: number of latest events in memory.
+        keep: number of latest events in memory, of `FEED_BYTES` at most.
     """
 
     def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int) -> None:
-        self.store, self.job_id, self.period = store, job_id, period
+        self.store, self.job_id, self.period, self.keep = store, job_id, period, keep
         self.start_id = after
-        self.frames: deque[Frame] = deque(maxlen=keep)
+        self.frames: deque[Frame] = deque()
+        self._bytes = 0
         self.watchers = 0
         self.failed = False
         self._new_frames = asyncio.Event()
@@ -113,9 +133,10 @@ class Feed:
     def _take(self, frames: Sequence[Frame]) -> None:
         if not frames:
             return
-        overflow = len(self.frames) + len(frames) - (self.frames.maxlen or 0)
         self.frames.extend(frames)
-        if overflow > 0:
+        self._bytes += sum(len(item.data) for item in frames)
+        while len(self.frames) > 1 and (len(self.frames) > self.keep or self._bytes > FEED_BYTES):
+            self._bytes -= len(self.frames.popleft().data)
             self.start_id = self.frames[0].id - 1
         self._wake()
 
@@ -157,7 +178,7 @@ class EventHub:
     """
 
     def __init__(
-        self, store: EventSource, *, period: float = 0.2, keep_alive: float = 15.0, keep: int = 1024
+        self, store: EventSource, *, period: float = 0.2, keep_alive: float = 15.0, keep: int = FEED_EVENTS
     ) -> None:
         self.store, self.period, self.keep_alive, self.keep = store, period, keep_alive, keep
         self.closing = False
@@ -188,12 +209,12 @@ class EventHub:
 
     async def _next(self, feed: Feed, seen: int) -> list[Frame]:
         if feed.covers(seen):
-            return feed.list_frames_after(seen)
+            return take_page(feed.list_frames_after(seen))
         try:
-            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, READ_LIMIT)
+            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE_LIMIT)
         except JobNotFound:
             return [make_deleted_frame(feed.job_id, seen)]
-        return [make_frame(event) for event in events]
+        return take_page([make_frame(event) for event in events])
 
     @asynccontextmanager
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from jobs.local_ray.cluster import ClusterState
     from jobs.plan.checker import CheckedSpec
 
+BODIES_AT_ONCE = 2
+"""Bodies of requests that are read at the same time."""
+
 SPECS_AT_ONCE = 8
 """Specs whose names and fields are checked at the same time."""
 
@@ -126,6 +129,7 @@ class Service:
             partial(make_environment_with_ray, settings),
             "try again later, or plan on the command line: fedsim plan",
         )
+        self.body_lookups = Lookups(BODIES_AT_ONCE)
         self.spec_lookups = Lookups(SPECS_AT_ONCE)
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
         self.round_lookups = Lookups(ROUND_LOOKUPS_AT_ONCE)
@@ -220,7 +224,7 @@ class Service:
 
         if (known := await run_in_threadpool(read_class_map, self.settings, job.id)) is not None:
             return known
-        spec = await run_in_threadpool(self.parse_spec, job.spec)
+        spec = await self.spec_lookups.run_work(self.parse_spec, job.spec)
         question = {"work": "class_map", "spec": spec.model_dump(mode="json"), "job": job.id}
         found: dict[str, Any] = await self.data_checker.run(question)
         return found

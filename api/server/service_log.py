@@ -15,6 +15,9 @@ from jobs.settings import Settings
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Id of the current request; empty outside a request."""
 
+CLOSED_SOCKET = "socket.send() raised exception."
+"""The message of asyncio for each piece that is sent to a caller who has gone."""
+
 
 def collect_secrets(settings: Settings) -> frozenset[str]:
     """Return the texts that no log may show: the token, and the passwords in URLs."""
@@ -69,6 +72,11 @@ class JsonFormatter(TextFormatter):
         return json.dumps(clean, ensure_ascii=False, default=str)
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """Return whether a record of asyncio may be logged: not that a caller has gone, once for each frame."""
+    return record.msg != CLOSED_SOCKET
+
+
 def install_log_handler(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
     """Install a handler that writes all logs of this process in the format of the settings.
 
@@ -84,6 +92,7 @@ def install_log_handler(settings: Settings, stream: TextIO | None = None) -> log
     handler.setFormatter(formatter(collect_secrets(settings)))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("fedsim").setLevel(logging.INFO)
+    logging.getLogger("asyncio").addFilter(is_news)
     # In a terminal, log refusals and failures, not every request.
     quiet = logging.WARNING if settings.log_format == "text" else logging.INFO
     logging.getLogger("fedsim.access").setLevel(quiet)

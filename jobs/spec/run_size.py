@@ -53,10 +53,16 @@ MOST_UNITS = 2**12
 MOST_WEIGHTS = 2**20
 """Largest product of the sizes of a model and of its generated data whose check needs no process."""
 
-MOST_LAYERS = 100
+MOST_LAYERS = 30
+
+MOST_MODELS = 4
+"""Most models of a spec whose check needs no process: it builds each of them."""
 
 FILE_PARTITIONS = ("file", *MADE_FROM_A_BASE)
 """Partitions from a file; the others may have any other as their base."""
+
+DEEP = ("googlenet", "resnet18", "resnet34", "resnet50")
+"""Models that take seconds to build."""
 
 LIBRARIES = ("distilbert", "python", "timm", "torchvision", "transformers")
 """Models that somebody else's code or files define."""
@@ -88,7 +94,8 @@ def _needs_more_than_files(spec: JobSpec) -> bool:
     return (
         _is_foreign(DATASETS, dataset.name)
         or _measure_size(dataset.params) > MOST_DRAWN
-        or any(_is_large(model.params, dataset.params) for model in models)
+        or len(models) > MOST_MODELS
+        or any(_is_large(model.params, dataset.params) or model.name in DEEP for model in models)
         or _is_foreign(PARTITIONS, partition)
         or partition in FILE_PARTITIONS
         or any(_is_foreign(MODELS, model.name) or model.name in LIBRARIES for model in models)

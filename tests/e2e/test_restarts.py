@@ -89,8 +89,9 @@ def test_a_killed_coordinator_and_a_killed_runner_change_nothing(http: httpx.Cli
     assert "INFO going on after round" in log
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)]
+)
 def test_a_lost_node_changes_nothing(tmp_path: Path, seed: int) -> None:
     """With it go an actor and memories of clients; the run goes on with the actors that still fit."""
     command = [sys.executable, "-m", "tests.e2e.lost_node", str(tmp_path), str(seed)]
@@ -120,7 +121,7 @@ def test_a_cancelled_job_is_resumed(http: httpx.Client, server: Server) -> None:
         whole(store, job, undisturbed(spec, server.settings))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1400)
 def test_twenty_random_kills_lose_and_double_nothing(http: httpx.Client, server: Server) -> None:
     """Five jobs; four kills in each, of the coordinator or the runner, at random rounds."""
@@ -156,6 +157,10 @@ Without an agent the node ends and Ray goes on: the keeper then ends it. A local
 """
 
 
+EACH_TIME = ("raylet", "runtime environment agent", "supervisor")
+"""One that ends the node, one without which the node ends itself, and one that Ray outlives."""
+
+
 def find_ray_process(server: Server, words: str) -> int:
     """The process of the server's Ray, or a child of it, with these words in its name or first arguments.
 
@@ -175,13 +180,21 @@ def find_ray_process(server: Server, words: str) -> int:
     raise LookupError(f"no process of this Ray has {words!r}")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("process", RAY_PROCESSES)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "process",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in EACH_TIME else pytest.mark.soak)
+        for name in RAY_PROCESSES
+    ],
+)
 def test_any_process_of_ray_may_be_killed_during_a_job(
     http: httpx.Client, server: Server, process: str
 ) -> None:
-    """The job ends within 3 minutes with the undisturbed digests, and /readyz tells of a Ray that is gone."""
+    """The job ends with the undisturbed digests, and /readyz tells of a Ray that is gone.
+
+    It takes less than 3 minutes with two cores of its own, and more where others work on them.
+    """
     spec = {**STATEFUL, "checkpoint": {"every": 1}, "faults": {"max_restarts": 5}}
     words, is_ray_gone = RAY_PROCESSES[process]
     job, ready = submit(http, spec), list[bool]()
@@ -191,7 +204,7 @@ def test_any_process_of_ray_may_be_killed_during_a_job(
             assert time.monotonic() < deadline, seen
             time.sleep(0.05)
         os.kill(find_ray_process(server, words), signal.SIGKILL)
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 500
         while (seen := store.get(job)).state not in FINAL or (is_ray_gone and False not in ready):
             ready.append(server.is_ready())
             assert time.monotonic() < deadline, (seen, ready)

@@ -70,16 +70,12 @@ def slow_unless_varied(names: Iterable[str]) -> list[Any]:
 
 
 def each_with_one(names: Sequence[str], choices: Sequence[Any]) -> list[Any]:
-    """All pairs of a name and a choice; `slow` but for FedAvg's, and one pair of each other of `VARIED`."""
-
-    def is_quick(number: int, turn: int) -> bool:
-        name = names[number]
-        return name == "fedavg" or (name in VARIED and number % len(choices) == turn)
-
+    """FedAvg with every choice, and every other name with one, in turn; `slow` unless in `VARIED`."""
     return [
-        pytest.param(name, choice, marks=() if is_quick(number, turn) else pytest.mark.slow)
+        pytest.param(name, choice, marks=() if name in VARIED else pytest.mark.slow)
         for number, name in enumerate(names)
         for turn, choice in enumerate(choices)
+        if name == "fedavg" or number % len(choices) == turn
     ]
 
 

@@ -99,6 +99,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "unread-answers": (
         f"{CONNECTIONS}::test_answers_that_nobody_reads_take_bounded_memory",
         f"{CONNECTIONS}::test_a_log_is_read_no_faster_than_its_caller_reads_it",
+        f"{SERVER}/test_event_hub.py::test_a_watcher_that_does_not_read_holds_few_events",
+        f"{SERVER}/test_logs.py::test_a_caller_who_has_gone_is_no_line_for_each_piece",
     ),
     "rate": (
         f"{LIMITS}::test_who_asks_too_often_is_told_when_to_come_again",
@@ -113,6 +115,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "checks": (
         f"{SERVER}/test_data_checks.py::test_a_class_map_of_large_data_is_refused_and_others_are_made",
+        f"{SERVER}/test_slow_lookups.py::test_others_are_served_while_many_send_what_takes_long_to_read",
         "tests/jobs/plan/test_checker.py::test_a_check_that_reads_files_or_builds_much_needs_a_process",
         "tests/jobs/plan/test_checker.py::test_a_process_cannot_take_more_memory_than_its_limit",
         "tests/jobs/plan/test_planner.py::test_a_planner_process_takes_no_more_memory_than_a_check",

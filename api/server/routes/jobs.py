@@ -79,7 +79,7 @@ async def submit_job(
         "labels": submission.labels,
         "idempotency_key": idempotency_key,
     }
-    spec = await run_in_threadpool(service.parse_spec, submission.spec)
+    spec = await service.spec_lookups.run_work(service.parse_spec, submission.spec)
     # A repeated submission returns the existing job, even if its data or nodes are missing now.
     earlier = await run_in_threadpool(service.store.find_submitted_job, spec, **rest)
     if earlier is None:
@@ -182,9 +182,10 @@ async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> 
     job = await run_in_threadpool(service.store.get, job_id)
     if changes.rounds is None:
         # The operator may have forbidden since what the job needs, such as code.
-        await run_in_threadpool(service.parse_spec, job.spec)
+        await service.spec_lookups.run_work(service.parse_spec, job.spec)
     else:
-        await service.check_spec(await run_in_threadpool(service.parse_rounds, job, changes.rounds))
+        spec = await service.spec_lookups.run_work(service.parse_rounds, job, changes.rounds)
+        await service.check_spec(spec)
     job = await run_in_threadpool(service.store.resume, job_id, changes.rounds)
     service.dispatcher.wake()
     return job

@@ -6,12 +6,23 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from api.sdk.transport.stream import Message, read_messages
-from api.server.events import KEEP_ALIVE_COMMENT, EventHub, make_frame
+from api.server.events import (
+    FEED_BYTES,
+    FEED_EVENTS,
+    KEEP_ALIVE_COMMENT,
+    PAGE_LIMIT,
+    READ_LIMIT,
+    EventHub,
+    Feed,
+    make_frame,
+    take_page,
+)
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -19,15 +30,19 @@ from jobs.store.records import JobEvent
 from jobs.store.states import JobState
 from tests.api.service import a_round
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
 
 class CountingStore:
     """A store that counts how often it is asked for events."""
 
     def __init__(self, store: JobStore) -> None:
         self.store, self.asked, self.broken = store, 0, False
+        self.limits: list[int] = []
 
     def events(self, job_id: str, after: int = 0, limit: int = 1000) -> Sequence[JobEvent]:
         self.asked += 1
+        self.limits.append(limit)
         if self.broken:
             raise OSError("the disk is gone")
         return self.store.events(job_id, after, limit)
@@ -137,6 +152,37 @@ def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore
     assert first == list(range(1, 31))
     # Events 1 to 3 are states, so event 10 is round 7.
     assert late == list(range(8, 31))
+
+
+def test_a_watcher_that_does_not_read_holds_few_events(store: JobStore, job_id: str) -> None:
+    """Neither it, behind the feed or beside it, nor the feed keeps more bytes than they may."""
+    large = {"text": "x" * 20_000}
+    frames = [
+        make_frame(JobEvent(id=n, job_id=job_id, type="round", at=NOW, data=large)) for n in range(1, 101)
+    ]
+    assert take_page(frames) == frames[:3]
+    assert take_page([frames[0]._replace(data=b"x" * 2**20)]) != []
+    assert take_page([]) == []
+    counting = CountingStore(store)
+    for number in range(1, 101):
+        store.add_round(job_id, a_round(number))
+
+    async def scene() -> list[int]:
+        feed = Feed(counting, job_id, 0, 60, FEED_EVENTS)
+        feed._take(frames)
+        assert sum(len(frame.data) for frame in feed.frames) <= FEED_BYTES
+        assert feed.covers(feed.frames[0].id - 1)
+        assert not feed.covers(feed.frames[0].id - 2)
+        feed.close()
+        hub = EventHub(counting, period=60, keep=8)
+        readers = [hub.stream_events(job_id) for _ in range(3)]
+        for reader in readers:
+            await anext(reader)
+        store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        hub.close()
+        return [limit for limit in counting.limits if limit != READ_LIMIT]
+
+    assert set(asyncio.run(scene())) <= {PAGE_LIMIT}
 
 
 def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: str) -> None:

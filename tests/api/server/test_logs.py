@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ def logging_as_before() -> Iterator[None]:
     handlers, levels = list(root.handlers), {name: logging.getLogger(name).level for name in names}
     level = root.level
     yield
+    logging.getLogger("asyncio").removeFilter(service_log.is_news)
     root.handlers[:] = handlers
     root.setLevel(level)
     for name in names:
@@ -51,6 +54,23 @@ def lines_of(stream: io.StringIO, requests: int = 0) -> list[dict[str, Any]]:
             return lines
         assert time.monotonic() < end, lines
         time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_caller_who_has_gone_is_no_line_for_each_piece(tmp_path: Path) -> None:
+    """asyncio itself writes its warning here, to a transport whose other end is closed."""
+    stream = written(Settings(home=tmp_path, log_format="json"))
+
+    async def send_to_nobody() -> None:
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        theirs.close()
+        for _ in range(100):
+            transport.write(b"piece")
+        logging.getLogger("asyncio").warning("something else")
+
+    asyncio.run(send_to_nobody())
+    assert [line["message"] for line in map(json.loads, stream.getvalue().splitlines())] == ["something else"]
 
 
 @pytest.mark.usefixtures("logging_as_before")

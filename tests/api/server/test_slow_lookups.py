@@ -76,6 +76,32 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     assert service.check_lookups.pending == service.data_checker.pending == 0
 
 
+def test_others_are_served_while_many_send_what_takes_long_to_read(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, service = threading.Event(), quiet.app.state.service
+
+    def read(body: bytes) -> Any:
+        go_on.wait()
+        return SPEC if body == b"check" else {"spec": SPEC}
+
+    monkeypatch.setattr("api.server.dependencies._read_text", read)
+
+    def send(number: int) -> int:
+        path = ("check", "jobs")[number % 2]
+        return httpx.post(f"{quiet.url}{API}/{path}", content=path, timeout=120).status_code
+
+    with ThreadPoolExecutor(MANY) as threads:
+        sent = [threads.submit(send, number) for number in range(MANY)]
+        try:
+            until(lambda: service.body_lookups.pending == MANY)
+            for path in ("/healthz", "/readyz", f"{API}/jobs"):
+                assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
+        finally:
+            go_on.set()
+        assert {each.result() for each in sent} == {200, 201}
+
+
 def until(reached: Any) -> None:
     while not reached():
         threading.Event().wait(0.01)

@@ -10,10 +10,8 @@ from actors.actor_group import ActorGroup
 from actors.resources import Placement
 
 
-@pytest.fixture(
-    scope="package", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1-actor", "2-actors"]
-)
-def actor_group(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[ActorGroup]:
-    actor_group = ActorGroup(Placement(request.param, 0.5, 0))
+@pytest.fixture(scope="package")
+def actor_group(ray_cluster: None) -> Iterator[ActorGroup]:
+    actor_group = ActorGroup(Placement(2, 0.5, 0))
     yield actor_group
     actor_group.close()

@@ -47,8 +47,9 @@ def test_the_same_clients_are_frozen_as_one_by_one(precision: torch.dtype) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
-@pytest.mark.parametrize("stack_size", [3, 7])
+@pytest.mark.parametrize(
+    ("stack_size", "precision"), [(3, torch.float32), (7, torch.float64)], indirect=["precision"], ids=str
+)
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_in_both_precisions_and_stack_sizes(name: str, stack_size: int, precision: torch.dtype) -> None:
     same_as_one_by_one(quick(name), stack_size, precision)

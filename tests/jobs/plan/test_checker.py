@@ -36,6 +36,11 @@ from jobs.spec.run_size import needs_data
         ({"model": {"name": "mlp", "hidden": 512, "layers": 4}}, False),
         ({"model": {"name": "mlp", "hidden": 10**7}}, True),
         ({"model": {"name": "mlp", "layers": 1000}}, True),
+        ({"model": {"name": "mlp", "layers": 31}}, True),
+        ({"model": ["mlp", "resnet9", "vgg16", "logistic"]}, False),
+        ({"model": ["mlp"] * 5}, True),
+        ({"model": ["mlp", "resnet50"]}, True),
+        ({"model": "googlenet"}, True),
         ({"privacy": {"epsilon": 8}}, True),
         ({"model": ["mlp", {"name": "unet", "width": 10**6}]}, True),
         (
