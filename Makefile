@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # them. Files run in the order of their folders, because the last folders have short tests.
 SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-postgres test-reference test-soak test-newest check format docs clean
+.PHONY: venv demo test test-postgres test-reference test-weekly test-newest check format docs clean
 
 venv: $(STAMP)
 
@@ -23,20 +23,20 @@ demo: venv
 	$(BIN)/fedsim demo
 
 test: venv
-	$(BIN)/python -m pytest -m 'not slow and not reference and not soak' $(SPREAD)
+	$(BIN)/python -m pytest -m 'not slow and not reference and not weekly' $(SPREAD)
 
 test-postgres: venv
-	FEDSIM_TEST_STORE=postgres $(BIN)/python -m pytest -m "not slow and not reference and not soak" \
+	FEDSIM_TEST_STORE=postgres $(BIN)/python -m pytest -m "not slow and not reference and not weekly" \
 	  tests/api/server/test_routes.py tests/api/server/test_refusals.py tests/api/server/test_clone.py tests/api/server/test_events.py \
 	  tests/api/sdk/test_client.py tests/api/sdk/test_client_streams.py tests/api/sdk/test_sweep.py tests/api/server/test_logs.py \
 	  tests/api/server/test_limits.py tests/api/server/test_security.py tests/api/server/test_metrics.py tests/api/cli/test_cli_jobs.py \
 	  tests/api/server/test_description.py tests/jobs/queue/test_dispatcher.py tests/e2e/test_service.py
 
 test-reference: venv
-	$(BIN)/python -m pytest -m 'slow or reference' --timeout 900 -o faulthandler_timeout=1500 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m '(slow or reference) and not weekly' --timeout 900 -o faulthandler_timeout=1500 $(SPREAD)
 
-test-soak: venv
-	$(BIN)/python -m pytest -m soak --timeout 1400 -o faulthandler_timeout=1800
+test-weekly: venv
+	$(BIN)/python -m pytest -m weekly --timeout 1400 -o faulthandler_timeout=1800
 
 # The newest versions that pyproject.toml allows, but for torch: a run of the demo in an environment of its own.
 test-newest:

@@ -10,9 +10,9 @@ from actors.actor_group import ActorGroup
 from actors.resources import Placement
 
 
-@pytest.fixture(scope="package", params=[2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.fixture(scope="package", params=[2, pytest.param(5, marks=pytest.mark.weekly)])
 def actor_group(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[ActorGroup]:
-    """Actors that several runs share one after another; five of them only where there is time.
+    """Actors that several runs share one after another; five of them only each week.
 
     For this package alone: other tests in the same Ray ask for all of its room.
     """

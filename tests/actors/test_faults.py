@@ -96,7 +96,7 @@ def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: ActorGroup) -
     assert sum(result.engine["restarts"] for result in results) >= 1
 
 
-@pytest.mark.soak
+@pytest.mark.weekly
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_thirty_rounds_of_chaos_give_the_thirty_digests_of_none(workers: int) -> None:
     population, faults = federation(rounds=30, cohort_size=4), Faults(chaos=Chaos(kill_actor=0.2))

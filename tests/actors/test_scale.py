@@ -43,7 +43,10 @@ def crowd(cohort_size: int) -> Population:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(FedAvg(), marks=pytest.mark.slow, id="fedavg"), pytest.param(Everything(), id="stateful")],
+    [
+        pytest.param(FedAvg(), marks=pytest.mark.weekly, id="fedavg"),
+        pytest.param(Everything(), id="stateful"),
+    ],
 )
 def test_a_thousand_clients_in_a_round_give_the_same_bits(
     algorithm: Algorithm, actor_group: ActorGroup

@@ -19,7 +19,7 @@ from jobs.spec.resolve import resolve_spec
 from tests.actors.several_nodes import PRESET, SMALL
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_preset_of_many_clients_on_several_nodes(tmp_path: Path) -> None:
     # One process can be in one Ray only, and the session has one already.
     finished = subprocess.run(

@@ -89,9 +89,8 @@ def test_a_killed_coordinator_and_a_killed_runner_change_nothing(http: httpx.Cli
     assert "INFO going on after round" in log
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)]
-)
+@pytest.mark.weekly
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_lost_node_changes_nothing(tmp_path: Path, seed: int) -> None:
     """With it go an actor and memories of clients; the run goes on with the actors that still fit."""
     command = [sys.executable, "-m", "tests.e2e.lost_node", str(tmp_path), str(seed)]
@@ -104,7 +103,7 @@ def test_a_lost_node_changes_nothing(tmp_path: Path, seed: int) -> None:
     assert any(phase.startswith("starting again after a loss") for phase in found["phases"])
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_cancelled_job_is_resumed(http: httpx.Client, server: Server) -> None:
     spec = {**STATEFUL, "rounds": 60}
     job = submit(http, spec)
@@ -121,7 +120,7 @@ def test_a_cancelled_job_is_resumed(http: httpx.Client, server: Server) -> None:
         whole(store, job, undisturbed(spec, server.settings))
 
 
-@pytest.mark.soak
+@pytest.mark.weekly
 @pytest.mark.timeout(1400)
 def test_twenty_random_kills_lose_and_double_nothing(http: httpx.Client, server: Server) -> None:
     """Five jobs; four kills in each, of the coordinator or the runner, at random rounds."""
@@ -157,8 +156,8 @@ Without an agent the node ends and Ray goes on: the keeper then ends it. A local
 """
 
 
-EACH_TIME = ("raylet", "runtime environment agent", "supervisor")
-"""One that ends the node, one without which the node ends itself, and one that Ray outlives."""
+EACH_TIME = "raylet"
+"""The process that `make test-reference` kills; `make test-weekly` kills the others."""
 
 
 def find_ray_process(server: Server, words: str) -> int:
@@ -184,7 +183,7 @@ def find_ray_process(server: Server, words: str) -> int:
 @pytest.mark.parametrize(
     "process",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in EACH_TIME else pytest.mark.soak)
+        pytest.param(name, marks=pytest.mark.slow if name == EACH_TIME else pytest.mark.weekly)
         for name in RAY_PROCESSES
     ],
 )

@@ -101,7 +101,7 @@ def to_their_end(store: JobStore, jobs: list[str], seconds: float = 300) -> list
     return [store.get(job) for job in jobs]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(600)
 def test_six_jobs_end_as_if_nobody_had_disturbed_them(own_server: Server) -> None:
     specs = [{**SPEC, "name": f"six-{seed}", "seed": seed} for seed in range(JOBS)]

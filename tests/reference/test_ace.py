@@ -44,8 +44,13 @@ def most_frequent(population: Population) -> float:
 @pytest.mark.parametrize(
     ("preset", "items", "more"),
     [
-        ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03", "rounds=24"), 0.06),
-        ("ace-reuters-small", ("rounds=28",), 0.05),
+        pytest.param(
+            "ace-cifar10-small",
+            ("data.limit=2500", "data.public.fraction=0.03", "rounds=24"),
+            0.06,
+            marks=pytest.mark.weekly,
+        ),
+        pytest.param("ace-reuters-small", ("rounds=28",), 0.05, marks=pytest.mark.weekly),
         ("ace-digits-small", (), 0.2),
     ],
 )

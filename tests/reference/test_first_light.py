@@ -26,6 +26,7 @@ def test_the_demo_learns_digits(seed: int, tmp_path: Path) -> None:
     assert last_metrics(experiment)["global_accuracy"] > 0.85
 
 
+@pytest.mark.weekly
 @NEEDS_FASHION_MNIST
 def test_fashion_mnist_is_learned_by_one_worker_as_by_two(ray_cluster: None, tmp_path: Path) -> None:
     def run(workers: int) -> RunResult:

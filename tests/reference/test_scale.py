@@ -30,7 +30,7 @@ def answer(home: Path, *arguments: str) -> Any:
     return json.loads(finished.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("size", [250_000, 80_000])
+@pytest.mark.parametrize("size", [pytest.param(250_000, marks=pytest.mark.weekly), 80_000])
 def test_client_states_spill_and_the_coordinator_stays_small(tmp_path: Path, size: int) -> None:
     """10,000 clients, all visited twice, with an object store of 400 MB.
 

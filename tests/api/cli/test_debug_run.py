@@ -73,7 +73,7 @@ def test_a_debug_run_needs_neither_ray_nor_other_slow_libraries() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedper"])
+@pytest.mark.parametrize("algorithm", [pytest.param("scaffold", marks=pytest.mark.weekly), "fedper"])
 def test_a_debug_run_has_the_digests_files_and_scores_of_a_run_on_actors(
     fedsim: Fedsim, tmp_path: Path, ray_cluster: None, algorithm: str
 ) -> None:

@@ -69,7 +69,9 @@ def test_a_run_is_replaced_or_continued_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.weekly)]
+)
 def test_a_signal_ends_a_run_that_can_be_continued(number: int, code: int, tmp_path: Path) -> None:
     # Only the signal makes a checkpoint.
     sets = ("rounds=100000", "checkpoint.every=50000", "resources.workers=1")

@@ -123,7 +123,7 @@ def test_wrong_chaos_is_exit_2(fedsim: Fedsim, wrong: str) -> None:
 QUICK = ("--set", "rounds=1", "--set", "resources.workers=1", "--set", "clients.fraction=0.04")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_run_with_chaos_verifies_against_one_without(
     fedsim: Fedsim, tmp_path: Path, ray_cluster: None
 ) -> None:

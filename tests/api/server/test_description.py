@@ -179,7 +179,7 @@ def test_the_service_does_what_its_description_says(world: World) -> None:
     assert {200, 201, 404, 422} <= set(seen)
 
 
-@pytest.mark.soak
+@pytest.mark.weekly
 def test_five_thousand_requests_are_answered_as_described(world: World) -> None:
     total, seen = ask_everything(world, 200)
     assert total >= 5000

@@ -289,6 +289,7 @@ def test_an_idle_server_ends(tmp_path: Path) -> None:
     process.end()
 
 
+@pytest.mark.weekly
 @pytest.mark.timeout(900)
 def test_two_hundred_runs_take_no_memory(forks: Forks) -> None:
     def count_bytes() -> int:
