@@ -33,7 +33,7 @@ test-postgres: venv
 	  tests/api/server/test_description.py tests/jobs/queue/test_dispatcher.py tests/e2e/test_service.py
 
 test-reference: venv
-	$(BIN)/python -m pytest -m '(slow or reference) and not weekly' --timeout 900 -o faulthandler_timeout=1500 $(SPREAD)
+	$(BIN)/python -m pytest -m '(slow or reference) and not weekly' --timeout 900 -o faulthandler_timeout=1500 -n 2 --dist loadfile --no-loadscope-reorder
 
 test-weekly: venv
 	$(BIN)/python -m pytest -m weekly --timeout 1400 -o faulthandler_timeout=1800

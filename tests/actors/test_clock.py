@@ -41,7 +41,11 @@ FLEET = Lognormal(gflops=2e-3, down_mbps=1.0, up_mbps=0.2, joules_per_gflop=1.0,
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedPer()])
 @pytest.mark.parametrize("policy", [FedBuff(buffer=4), FedAsync(), SemiAsynchronous(seconds=0.2)])
-@pytest.mark.parametrize("actor_group", [1, 2, 5], indirect=True)
+@pytest.mark.parametrize(
+    "actor_group",
+    [2, *(pytest.param(workers, marks=pytest.mark.weekly) for workers in (1, 5))],
+    indirect=True,
+)
 def test_workers_give_the_same_server_steps(
     algorithm: Algorithm, policy: Asynchronous, actor_group: ActorGroup
 ) -> None:

@@ -67,7 +67,7 @@ def reference(population: Population) -> list[RoundResult]:
     return list(simulate(algorithm, population, SerialPool(algorithm, population), personal="always"))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_actors_score_clients_as_the_reference_does(
     actor_group: ActorGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def test_layers_open_while_stacks_train(order: Any, actor_group: ActorGroup) -> 
             check_closed(order, population, found)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_an_actor_that_dies_in_a_stack_changes_nothing() -> None:
     population, faults = (
         federation(cohort_size=9, rounds=3),

@@ -50,7 +50,7 @@ class Server:
         environment["FEDSIM_HOME"] = str(self.settings.home)
         with (self.settings.make_home() / "serve.out").open("ab") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.settings.home / "serve.out").read_text()[-3000:])
@@ -119,7 +119,7 @@ def submit(http: httpx.Client, spec: dict[str, Any]) -> str:
     return str(answer.json()["id"])
 
 
-def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 120) -> dict[str, Any]:
+def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 300) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
     while True:
         found: dict[str, Any] = http.get(f"/jobs/{job}").json()

@@ -75,7 +75,7 @@ def check_artifacts(http: httpx.Client, job: str) -> None:
     assert len(set(dealt["indices"].tolist())) == len(dealt["indices"]) == dealt["offsets"][-1]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_same_by_the_sdk(server: Server, tmp_path: Path) -> None:
     with FedSimClient(server.url) as client:
         by_the_sdk(client, tmp_path)
@@ -84,7 +84,7 @@ def test_the_same_by_the_sdk(server: Server, tmp_path: Path) -> None:
 def by_the_sdk(client: FedSimClient, tmp_path: Path) -> None:
     job = client.submit(QUICK, set={"rounds": 3})
     assert [record.round for record in job.watch()] == [1, 2, 3]
-    assert job.wait(timeout=30) == "SUCCEEDED"
+    assert job.wait(timeout=300) == "SUCCEEDED"
     assert len(job.rounds()) == 3
     assert len(job.rounds().to_csv(tmp_path / "rounds.csv").read_text().splitlines()) == 4
     with pytest.raises(SpecError) as caught:
@@ -96,8 +96,8 @@ def by_the_sdk(client: FedSimClient, tmp_path: Path) -> None:
     assert waiting.refresh().state == "QUEUED"
     assert running.refresh().state == "RUNNING"
     assert running.cancel() == "CANCELLING"
-    assert running.wait(timeout=30) == "CANCELLED"
-    assert waiting.wait(timeout=120) == "SUCCEEDED"
+    assert running.wait(timeout=300) == "CANCELLED"
+    assert waiting.wait(timeout=300) == "SUCCEEDED"
 
 
 @pytest.mark.slow
@@ -108,10 +108,10 @@ def test_a_second_job_waits_and_a_cancelled_one_makes_room(http: httpx.Client, s
     assert waiting["state"] == "QUEUED"
     assert waiting["waiting"]
     assert http.post(f"/jobs/{first}/cancel").status_code in (200, 202)
-    wait_for(http, first, {"CANCELLED"}, seconds=60)
+    wait_for(http, first, {"CANCELLED"}, seconds=300)
     assert http.post(f"/jobs/{first}/cancel").status_code in (200, 202)
     wait_for(http, second, {"SUCCEEDED"})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while server.living_actors() and time.monotonic() < deadline:
         time.sleep(0.2)
     # The Jobs API keeps a supervisor per job for a moment; client actors and coordinators are gone.
@@ -138,7 +138,7 @@ def test_a_killed_api_loses_nothing(http: httpx.Client, server: Server) -> None:
         before = len(store.rounds(job))
     server.start()
     assert http.get(f"/jobs/{job}").json()["state"] in ("RUNNING", "SUCCEEDED")
-    ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=120)
+    ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=300)
     assert ended["state"] == "SUCCEEDED"
     with JobStore.open(server.settings.database_url) as store:
         numbers = [record.round for record in store.rounds(job)]

@@ -42,7 +42,7 @@ def find_fork_server(server: Server) -> int:
 
 
 def wait_for_rounds(store: JobStore, job: str, rounds: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while store.get(job).rounds_done < rounds:
         assert time.monotonic() < deadline, store.get(job)
         time.sleep(0.01)

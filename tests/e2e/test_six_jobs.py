@@ -124,7 +124,7 @@ def test_six_jobs_end_as_if_nobody_had_disturbed_them(own_server: Server) -> Non
         assert sum(actors) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(400)
 def test_a_job_outlives_the_ray_that_it_runs_on(own_server: Server) -> None:
     with httpx.Client(base_url=f"{own_server.url}/api/v1", timeout=30) as http:

@@ -42,8 +42,14 @@ def test_specs_and_commands_are_understood(page: Path) -> None:
             COMMANDS[words[0]].make_context(words[0], words[1:])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "own-method" else pytest.mark.weekly)
+        for page in PAGES
+    ],
+    ids=lambda page: page.stem,
+)
 def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
     """All commands succeed; `fedsim verify` is among them, so the promised equalities hold too."""
     work, home = tmp_path / "work", tmp_path / "home"

@@ -52,7 +52,7 @@ def accuracy(name: str, setting: str) -> float:
     return found
 
 
-@pytest.mark.parametrize("setting", ["plain", pytest.param("momentum", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fednova"])
+@pytest.mark.parametrize("setting", ["plain", pytest.param("momentum", marks=pytest.mark.weekly)])
 def test_it_learns(name: str, setting: str) -> None:
     assert accuracy(name, setting) > FLOORS[setting]

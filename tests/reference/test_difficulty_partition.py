@@ -14,7 +14,7 @@ from fedsim.engine.expert import train_expert
 from fedsim.models import make_net
 from tests.reference.runs import NEEDS_FASHION_MNIST
 
-pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
+pytestmark = [pytest.mark.weekly, NEEDS_FASHION_MNIST]
 
 
 @pytest.fixture(scope="module")

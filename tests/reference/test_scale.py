@@ -52,6 +52,7 @@ def test_a_million_clients_take_no_more_memory_than_a_thousand(tmp_path: Path) -
     assert large - small < 50
 
 
+@pytest.mark.weekly
 def test_kdias_teacher_of_all_clients_costs_no_more_with_a_hundred_times_as_many(tmp_path: Path) -> None:
     """Processor seconds, since seconds of so few rounds are the machine's as much as the method's."""
     options = "--algorithm kdia --clients 100 10000 --cohort 10 --rounds 5 --turns 4"
@@ -74,7 +75,10 @@ algorithm: fedavg
 
 @pytest.mark.parametrize(
     ("examples", "partition", "workers"),
-    [(100_000, "{kind: sampled, size: 50, beta: 0.3}", [1, 2]), (4_000_000, "dirichlet", [2])],
+    [
+        (100_000, "{kind: sampled, size: 50, beta: 0.3}", [1, 2]),
+        pytest.param(4_000_000, "dirichlet", [2], marks=pytest.mark.weekly),
+    ],
     ids=["sampled", "dirichlet"],
 )
 def test_a_million_clients_run_from_a_spec(

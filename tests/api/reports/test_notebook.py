@@ -120,7 +120,7 @@ def test_the_names_of_a_job_are_text() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's own code
-@pytest.mark.parametrize("name", ["experiment", "compare"])
+@pytest.mark.parametrize("name", ["experiment", pytest.param("compare", marks=pytest.mark.weekly)])
 def test_the_notebooks_run_in_jupyter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     root = Path(__file__).parents[3]

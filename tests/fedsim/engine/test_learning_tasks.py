@@ -102,7 +102,7 @@ def test_a_position_does_not_see_the_next_one() -> None:
     assert not torch.equal(net(params, x)[:, 6:], net(params, changed)[:, 6:])
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_segmentation_beats_an_image_without_shapes() -> None:
     data = load_dataset("shapes", roots=(), examples=300, test_examples=60)
     federation = make_federation(data, "iid", num_clients=4, seed=0)

@@ -140,7 +140,7 @@ def test_sixty_made_specs_are_read_or_refused(config: Settings) -> None:
     assert sum(try_specs(60, config).values()) >= 60
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_five_hundred_made_specs_are_read_or_refused(config: Settings) -> None:
     seen = try_specs(500, config)
     assert sum(seen.values()) >= 500
