@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeAlias
 from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
 
-EndReason: TypeAlias = Literal["target", "patience", "max_bytes", "max_seconds", "round", "rounds"]
+EndReason: TypeAlias = Literal[
+    "target", "patience", "max_bytes", "max_seconds", "round", "privacy_budget", "rounds"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class StopRule:
         max_seconds: end when the rounds took this many seconds, by their records.
         max_bytes: end when clients and server exchanged this many simulated bytes, down and up.
         round: end after this round.
+        affordable_rounds: end after this round, because the next one would exceed the privacy budget.
     """
 
     metric: str | None = None
@@ -37,6 +40,7 @@ class StopRule:
     max_seconds: float | None = None
     max_bytes: float | None = None
     round: int | None = None
+    affordable_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ class StopProgress:
             return "max_seconds"
         if rule.round is not None and self.round >= rule.round:
             return "round"
+        if rule.affordable_rounds is not None and self.round >= rule.affordable_rounds:
+            return "privacy_budget"
         return None
 
     def make_end(self) -> RunEnd:
@@ -156,6 +162,7 @@ class StopProgress:
             "max_bytes": f"{self.bytes:,} bytes travelled (stop.max_bytes: {rule.max_bytes or 0:,.0f})",
             "max_seconds": f"the rounds took {self.seconds:.1f} s (stop.max_seconds: {rule.max_seconds})",
             "round": f"stop.round is {rule.round}",
+            "privacy_budget": "another round would spend more than privacy.epsilon",
         }
         cause = causes.get(reason)
         first = f"stopped after round {self.round}: {cause}" if cause else f"all {self.round} rounds ran"

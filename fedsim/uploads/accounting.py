@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base.extras import import_extra
+from fedsim.uploads.shuffling import compute_shuffled_epsilon, find_shuffled_noise
 from fedsim.uploads.tree_noise import count_node_releases
 
 AccountantName: TypeAlias = Literal["rdp", "prv"]
@@ -201,12 +202,14 @@ class ClientMechanism:
         kind: who adds the noise, and to what.
         cohort_size, num_clients: K and N.
         tree_rounds: with `tree`, the rounds of a tree; None for one tree over the run.
+        shuffled: with `local`, whether a shuffler hides which client sent an update.
     """
 
     kind: PrivacyKind
     cohort_size: int
     num_clients: int
     tree_rounds: int | None = None
+    shuffled: bool = False
 
     @property
     def period(self) -> int:
@@ -225,6 +228,26 @@ class ClientMechanism:
             releases = count_node_releases(rounds, self.period, self.tree_rounds)
             return noise_multiplier / sqrt(max(1, releases)), 1.0, min(1, releases)
         return noise_multiplier, self.cohort_size / self.num_clients, rounds
+
+    def compute_epsilon(
+        self, accountant: AccountantName, noise_multiplier: float, rounds: int, delta: float
+    ) -> float:
+        """Return the epsilon that so many rounds spend; infinity for hardly any noise."""
+        spent = compute_epsilon(accountant, *self.describe(noise_multiplier, rounds), delta)
+        if not self.shuffled:
+            return spent
+        # The server learns no more by a shuffler: both figures hold.
+        return min(spent, compute_shuffled_epsilon(noise_multiplier, self.cohort_size, rounds, delta))
+
+    def find_noise_multiplier(
+        self, accountant: AccountantName, epsilon: float, rounds: int, delta: float
+    ) -> float:
+        """Return the noise multiplier with which so many rounds spend at most epsilon, and hardly less."""
+        unit, rate, steps = self.describe(1.0, rounds)
+        found = find_noise_multiplier(accountant, epsilon, rate, steps, delta) / unit
+        if not self.shuffled:
+            return found
+        return find_shuffled_noise(epsilon, self.cohort_size, rounds, delta, found)
 
 
 def count_batches(num_examples: int, batch_size: int) -> int:

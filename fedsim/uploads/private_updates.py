@@ -5,13 +5,15 @@ Central: the server adds Gaussian noise to the sum of clipped updates (McMahan e
     2021, arXiv:1905.03871).
 Tree: the server adds the noise to the running sum of all rounds, by a binary tree (DP-FTRL; Kairouz et al.,
     ICML 2021, arXiv:2103.00039). The budget needs no random cohorts.
-Local: each client adds the noise to its own clipped update before it sends it.
+Local: each client adds the noise to its own clipped update before it sends it. A shuffler can hide from the
+    server which client sent it (`fedsim.uploads.shuffling`).
 
 Wire:
     down    the base algorithm's
             clip      with adaptive clipping: the bound, one number
     up      the base algorithm's; the update is clipped, with local privacy also noisy
             below     with adaptive clipping: whether the norm is at most the bound, one number, SUM
+            envelope  with a shuffler: what encrypts the update for the server, 60 bytes, SUM
     keeps   the base algorithm's
     server  base      the base algorithm's state
             clip      the bound of the next round
@@ -45,7 +47,7 @@ from fedsim.core.capabilities import CohortSelection, PayloadAccounting, count_b
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.models.net import Net
-from fedsim.uploads.accounting import AccountantName, ClientMechanism, PrivacyKind, compute_epsilon
+from fedsim.uploads.accounting import AccountantName, ClientMechanism, PrivacyKind
 from fedsim.uploads.attacked_clients import AttackedClients
 from fedsim.uploads.model_updates import (
     ModelUpdate,
@@ -63,6 +65,12 @@ CLIP = "clip"
 
 BELOW = "below"
 """The payload that says whether an update was below the bound: 0.5 or -0.5."""
+
+ENVELOPE = "envelope"
+"""The payload that stands for the encryption of an update, which the shuffler passes on unread."""
+
+ENVELOPE_BYTES = 32 + 28
+"""A public key of the client, and nonce and tag of authenticated encryption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +117,11 @@ class PrivateUpdates(StatefulWrapper):
         accountant: computes the budget.
         adaptive: how the bound changes; None for a fixed bound. Central only.
         tree_rounds: with a tree, another one begins after so many rounds; None for one tree. Tree only.
+        shuffled: whether a shuffler hides from the server which client sent an update. Local only.
 
     Raises:
-        ValueError: if the uploads of the base algorithm are no model updates, `adaptive` or `tree_rounds`
-            has another kind; or if its clients tell more than updates, such as their labels.
+        ValueError: if the uploads of the base algorithm are no model updates, `adaptive`, `tree_rounds` or
+            `shuffled` has another kind; or if its clients tell more than updates, such as their labels.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
@@ -125,6 +134,7 @@ class PrivateUpdates(StatefulWrapper):
     accountant: AccountantName = "rdp"
     adaptive: AdaptiveClip | None = None
     tree_rounds: Annotated[int, Range(minimum=1)] | None = None
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,6 +143,10 @@ class PrivateUpdates(StatefulWrapper):
             raise ValueError(f"{type(unwrap(self.base)).__name__} tells more than updates: {answer}")
         if self.tree_rounds is not None and self.kind != "tree":
             raise ValueError(f"{self.kind} privacy has no tree; leave tree_rounds out")
+        if self.shuffled:
+            if self.kind != "local":
+                raise ValueError(f"{self.kind} privacy needs no shuffler; leave shuffled out")
+            object.__setattr__(self, "uploads", {**self.base.uploads, ENVELOPE: Reduction.SUM})
         if self.adaptive is None:
             return
         if self.kind != "central":
@@ -184,7 +198,9 @@ class PrivateUpdates(StatefulWrapper):
         return {**sent, CLIP: {"bound": torch.tensor(state.clip, dtype=torch.float32)}}
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of the bound and of the answer to it, or the base algorithm's count for its payloads."""
+        """The bytes of bound, answer and envelope, or the base algorithm's count for its payloads."""
+        if name == ENVELOPE:
+            return ENVELOPE_BYTES
         return payload_bytes(payload) if name in (CLIP, BELOW) else count_bytes(self.base, ctx, name, payload)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
@@ -263,8 +279,8 @@ class PrivateUpdates(StatefulWrapper):
 
     def compute_spent_epsilon(self, ctx: Context, steps: int) -> float:
         """Return the epsilon of these rounds; with local privacy, of a client that was in all of them."""
-        mechanism = self._describe_clients(ctx).describe(self.noise_multiplier, steps)
-        return compute_epsilon(self.accountant, *mechanism, self.delta)
+        mechanism = self._describe_clients(ctx)
+        return mechanism.compute_epsilon(self.accountant, self.noise_multiplier, steps, self.delta)
 
     def _describe_clients(self, ctx: Context) -> ClientMechanism:
         return ClientMechanism(
@@ -272,6 +288,7 @@ class PrivateUpdates(StatefulWrapper):
             cohort_size=ctx.cohort_size,
             num_clients=ctx.num_clients,
             tree_rounds=self.tree_rounds,
+            shuffled=self.shuffled,
         )
 
     # client
@@ -293,6 +310,8 @@ class PrivateUpdates(StatefulWrapper):
             stream = rng.stream(ctx.seed, "local privacy", ctx.round, task.client)
             sent = _add_noise(sent, self.noise_multiplier * bound, stream)
         upload = write_update(kinds, received, sent, {name: update.upload[name] for name in kinds})
+        if self.shuffled:
+            upload[ENVELOPE] = {}
         if self.adaptive is not None:
             upload[BELOW] = {"half": torch.where(norm <= bound, 0.5, -0.5).to(torch.float32)}
         return update._replace(upload=upload)

@@ -54,8 +54,9 @@ def _forget_absent_uploads(data: Any) -> None:
     for field in ("fairness", "attack", "aggregation", "privacy", "secure_aggregation", "compression"):
         if data[field] is None:
             del data[field]
-    if "privacy" in data and data["privacy"]["tree_rounds"] is None:
-        del data["privacy"]["tree_rounds"]
+    for field in ("tree_rounds", "shuffled"):
+        if "privacy" in data and not data["privacy"][field]:
+            del data["privacy"][field]
 
 
 def _forget_newer_fields_of_curricula(data: Any, curriculum: Curriculum) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import stack_size_by_model
+from fedsim.engine.stopping import StopRule
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_net
@@ -37,6 +39,7 @@ from jobs.spec.checks.data_checks import find_data_faults
 from jobs.spec.checks.device_checks import find_asynchronous_faults, find_memory_faults, make_devices
 from jobs.spec.checks.local_checks import make_schedule, prefix_paths
 from jobs.spec.checks.name_checks import find_name_faults
+from jobs.spec.checks.privacy_checks import find_affordable_rounds
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
 from jobs.spec.fields import Choice
 from jobs.spec.initial_weights import is_in_data_root, load_initial_weights
@@ -322,12 +325,20 @@ def _build_experiment(
         test=spec.evaluation.test,
         attack=make_attack(spec),
         personal=spec.evaluation.personal,
-        stop=spec.stop.rule,
+        stop=_make_stop_rule(spec),
         devices=devices,
         stack=stack,
         stack_sizes=stack_sizes,
         graphs=spec.resources.graphs,
     )
+
+
+def _make_stop_rule(spec: JobSpec) -> StopRule | None:
+    """Make the rule of `stop`, and of a privacy budget that ends the run before its last round."""
+    affordable = find_affordable_rounds(spec)
+    if affordable is None:
+        return spec.stop.rule
+    return replace(spec.stop.rule or StopRule(), affordable_rounds=affordable)
 
 
 def make_algorithm(spec: JobSpec, sampler: Sampler | None = None) -> Algorithm:

@@ -32,7 +32,7 @@ def wrap_uploads(spec: JobSpec, algorithm: Algorithm) -> Algorithm:
     """
     attack, rule, privacy = make_attack(spec), spec.aggregation, spec.privacy
     if privacy is not None and privacy.kind == "examples":
-        others = {"kind", "adaptive_clip", "tree_rounds"}
+        others = {"kind", "adaptive_clip", "tree_rounds", "shuffled"}
         algorithm = PrivateExamples(base=algorithm, **privacy.model_dump(exclude=others))
     if spec.fairness is not None:
         algorithm = TiltedWeights(base=algorithm, tilt=spec.fairness.tilt)
@@ -63,6 +63,7 @@ def _make_private(spec: JobSpec, privacy: PrivacySection, algorithm: Algorithm) 
         accountant=privacy.accountant,
         adaptive=None if adaptive is None else AdaptiveClip(**adaptive.model_dump()),
         tree_rounds=privacy.tree_rounds,
+        shuffled=privacy.shuffled,
     )
 
 

@@ -62,9 +62,24 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.clients.sampler.name != "uniform":
         message = "selects clients in a way for which the budget does not hold"
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
+    if spec.privacy is not None and spec.privacy.shuffled:
+        yield from _find_shuffler_conflicts(spec)
     if len(spec.models) > 1:
         names = [model.name for model in spec.models]
         yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_shuffler_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find what makes cohorts smaller than the budget assumes, and what needs the names of clients."""
+    if spec.faults.client_error == "skip":
+        message = "makes cohorts smaller, and the budget of a shuffler is that of whole cohorts"
+        yield FieldError("faults.client_error", "skip", message, "use fail or retry")
+    if spec.devices is not None:
+        message = "may leave clients out, and the budget of a shuffler is that of whole cohorts"
+        yield FieldError("devices", None, message, "leave it out")
+    if spec.secure_aggregation is not None:
+        message = "needs the names of clients, which the shuffler of privacy.shuffled hides"
+        yield FieldError("secure_aggregation", None, message, "leave one of them out")
 
 
 def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
@@ -188,23 +203,38 @@ def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
             if reason := explain_count_noise(adaptive, multiplier, clients.cohort_size):
                 hint = "set count_noise, or use more clients or less noise"
                 return [FieldError("privacy.adaptive_clip.count_noise", adaptive.count_noise, reason, hint)]
-        if chosen.noise_multiplier is None or chosen.epsilon is None:
+        if find_affordable_rounds(spec) != 0:
             return []
-        mechanism = _describe_clients(spec)
-
-        def compute_spent(rounds: int) -> float:
-            described = mechanism.describe(multiplier, rounds)
-            return compute_epsilon(chosen.accountant, *described, chosen.delta)
-
-        if (spent := compute_spent(spec.rounds)) <= chosen.epsilon:
-            return []
-        kept = count_affordable_rounds(compute_spent, spec.rounds, chosen.epsilon)
-        message = f"{spec.rounds:,} rounds with noise_multiplier {multiplier:g} spend {spent:.4g}"
-        hint = f"{kept:,} rounds keep the budget; or leave noise_multiplier out, and fedsim finds it"
+        message = f"one round with noise_multiplier {multiplier:g} spends {_compute_spent(spec, 1):.4g}"
+        hint = "leave noise_multiplier out, and fedsim finds the noise that keeps the budget"
         return [FieldError("privacy.epsilon", chosen.epsilon, message, hint)]
     except ValueError as error:
         hint = "raise epsilon, or lower rounds or clients.fraction"
         return [FieldError("privacy", chosen.kind, str(error), "" if "install" in str(error) else hint)]
+
+
+def find_affordable_rounds(spec: JobSpec) -> int | None:
+    """Return the round after which the noise of a spec has spent its epsilon; None if all rounds keep it.
+
+    Raises:
+        ValueError: if Opacus is not installed.
+    """
+    chosen = spec.privacy
+    if chosen is None or chosen.kind == "examples" or None in (chosen.noise_multiplier, chosen.epsilon):
+        return None
+    assert chosen.epsilon is not None
+    if _compute_spent(spec, spec.rounds) <= chosen.epsilon:
+        return None
+    return count_affordable_rounds(lambda rounds: _compute_spent(spec, rounds), spec.rounds, chosen.epsilon)
+
+
+def _compute_spent(spec: JobSpec, rounds: int) -> float:
+    """Return the epsilon of so many rounds with the noise multiplier of a spec."""
+    chosen = spec.privacy
+    assert chosen is not None
+    assert chosen.noise_multiplier is not None
+    mechanism = _describe_clients(spec)
+    return mechanism.compute_epsilon(chosen.accountant, chosen.noise_multiplier, rounds, chosen.delta)
 
 
 def find_spec_noise(spec: JobSpec) -> float:
@@ -218,8 +248,8 @@ def find_spec_noise(spec: JobSpec) -> float:
     if chosen.noise_multiplier is not None:
         return chosen.noise_multiplier
     assert chosen.epsilon is not None
-    unit, rate, steps = _describe_clients(spec).describe(1.0, spec.rounds)
-    return find_noise_multiplier(chosen.accountant, chosen.epsilon, rate, steps, chosen.delta) / unit
+    mechanism = _describe_clients(spec)
+    return mechanism.find_noise_multiplier(chosen.accountant, chosen.epsilon, spec.rounds, chosen.delta)
 
 
 def _describe_clients(spec: JobSpec) -> ClientMechanism:
@@ -231,4 +261,5 @@ def _describe_clients(spec: JobSpec) -> ClientMechanism:
         cohort_size=clients.cohort_size,
         num_clients=clients.total,
         tree_rounds=chosen.tree_rounds,
+        shuffled=chosen.shuffled,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
 from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
@@ -42,6 +42,10 @@ class PrivacySection(Section):
         le=MAX_ROUNDS,
         description="kind tree: another tree begins after so many rounds; null: one tree",
     )
+    shuffled: Annotated[bool, Strict()] = Field(
+        default=False,
+        description="kind local: a shuffler hides from the server which client sent an update",
+    )
     noise_multiplier: Number | None = Field(
         default=None,
         ge=0,
@@ -49,7 +53,9 @@ class PrivacySection(Section):
         description="standard deviation of the noise, divided by `clip`; by default found for `epsilon`",
     )
     epsilon: Number | None = Field(
-        default=None, gt=0, description="the budget of the whole run, which it must keep; null: none"
+        default=None,
+        gt=0,
+        description="the budget of the whole run; with noise_multiplier too, the run ends when it is spent",
     )
     delta: Number = Field(
         default=1e-5, gt=0, lt=1, description="of the budget; below 1 divided by the number of clients"
@@ -66,6 +72,8 @@ class PrivacySection(Section):
             raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "adaptive_clip")
         if self.tree_rounds is not None and self.kind != "tree":
             raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "tree_rounds")
+        if self.shuffled and self.kind != "local":
+            raise make_fault(f"has no meaning with kind: {self.kind}", "leave it out", "shuffled")
         if self.kind == "examples" and self.noise_multiplier is not None and self.epsilon is not None:
             hint = "leave one of them out: with epsilon, each client finds the noise that spends it"
             raise make_fault("goes without noise_multiplier if kind is examples", hint, "epsilon")

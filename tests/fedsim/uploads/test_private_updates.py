@@ -246,10 +246,24 @@ def test_the_budget_of_a_record_grows_as_the_accountant_says() -> None:
         assert (said["delta"], said["noise_multiplier"], said["clip"]) == (1e-4, 2.0, 1.0)
 
 
+def test_a_shuffler_changes_the_budget_and_the_bytes_alone() -> None:
+    population = federation(cohort_size=6, rounds=2)
+    changes: dict[str, Any] = {"kind": "local", "noise_multiplier": 2.0, "clip": 1.0}
+    alone, shuffled = (run(private(shuffled=given, **changes), population) for given in (False, True))
+    assert [each.digest for each in shuffled] == [each.digest for each in alone]
+    assert shuffled[0].traffic.by_payload["envelope"] == 6 * 60
+    assert shuffled[0].traffic.up == alone[0].traffic.up + 6 * 60
+    # Six clients are too few for the theorem: the budget is that without a shuffler.
+    assert [each.method for each in shuffled] == [each.method for each in alone]
+    with pytest.raises(ValueError, match="leave shuffled out"):
+        private(shuffled=True)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param({}, marks=pytest.mark.slow),
+        {"kind": "local", "shuffled": True},
         pytest.param({"kind": "local"}, marks=pytest.mark.slow),
         {"kind": "tree", "tree_rounds": 2},
         {"adaptive": AdaptiveClip(count_noise=3.0)},

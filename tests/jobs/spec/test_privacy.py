@@ -8,6 +8,7 @@ import pytest
 
 from fedsim.algorithms import FedAvg, Scaffold
 from fedsim.engine.pools import SerialPool
+from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.uploads import (
@@ -19,6 +20,7 @@ from fedsim.uploads import (
     SecureAggregation,
 )
 from fedsim.uploads import accounting as accounts
+from fedsim.uploads.shuffling import compute_shuffled_epsilon
 from jobs.run.checkpoint_policy import depends_on_num_rounds, describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -32,11 +34,16 @@ def private(privacy: Any, **fields: Any) -> JobSpec:
     return parse_spec({**common, **fields, "privacy": privacy})
 
 
-def test_a_target_epsilon_finds_the_noise_and_is_reported(settings: Settings) -> None:
-    experiment = resolve_spec(private({"epsilon": 20, "delta": 1e-4, "clip": 0.5}), settings)
+def run_experiment(spec: JobSpec, settings: Settings) -> list[RoundResult]:
+    experiment = resolve_spec(spec, settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
-    found = [r.method["privacy"] for r in simulate(experiment.algorithm, population, pool)]
+    return list(simulate(experiment.algorithm, population, pool, stop=experiment.stop))
+
+
+def test_a_target_epsilon_finds_the_noise_and_is_reported(settings: Settings) -> None:
+    results = run_experiment(private({"epsilon": 20, "delta": 1e-4, "clip": 0.5}), settings)
+    found = [result.method["privacy"] for result in results]
     assert found[-1]["epsilon"] == pytest.approx(20, rel=2e-3)
     assert found[-1]["epsilon"] <= 20
     assert found[0]["epsilon"] < found[1]["epsilon"] < found[2]["epsilon"]
@@ -45,10 +52,7 @@ def test_a_target_epsilon_finds_the_noise_and_is_reported(settings: Settings) ->
 
 def test_a_tree_spends_the_target_epsilon_without_random_cohorts(settings: Settings) -> None:
     spec = private({"kind": "tree", "epsilon": 20, "clip": 0.5, "tree_rounds": 2}, rounds=5)
-    experiment = resolve_spec(spec, settings)
-    population = experiment.load_population()
-    pool = SerialPool(experiment.algorithm, population)
-    found = list(simulate(experiment.algorithm, population, pool))
+    found = run_experiment(spec, settings)
     budgets = [each.method["privacy"]["epsilon"] for each in found]
     assert 20 * 0.998 < budgets[-1] <= 20
     assert budgets == sorted(budgets)
@@ -56,8 +60,40 @@ def test_a_tree_spends_the_target_epsilon_without_random_cohorts(settings: Setti
     assert not set(found[0].cohort) & set(found[1].cohort)
 
 
-def test_specs_without_a_tree_go_on_from_older_checkpoints() -> None:
-    assert "tree_rounds" not in describe_experiment(private(NOISE))["privacy"]
+def test_a_shuffler_needs_less_noise_for_the_same_budget() -> None:
+    clients = {"total": 40_000, "fraction": 1}
+    alone, shuffled = (
+        make_algorithm(private({"kind": "local", "epsilon": 2, "shuffled": given}, clients=clients))
+        for given in (False, True)
+    )
+    assert isinstance(alone, PrivateUpdates)
+    assert isinstance(shuffled, PrivateUpdates)
+    assert shuffled.noise_multiplier < 0.6 * alone.noise_multiplier
+    spent = compute_shuffled_epsilon(shuffled.noise_multiplier, 40_000, 3, 1e-5)
+    assert spent == pytest.approx(2, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rounds"), [({"noise_multiplier": 1.0}, 4), ({"kind": "tree", "noise_multiplier": 2.0}, 3)]
+)
+def test_a_run_ends_when_its_budget_is_spent(
+    privacy: dict[str, Any], rounds: int, settings: Settings
+) -> None:
+    """After the last round that keeps the budget, with the digests of a run without one."""
+    whole = run_experiment(private(privacy, rounds=8), settings)
+    budget = whole[rounds - 1].method["privacy"]["epsilon"] + 1e-3
+    assert whole[rounds].method["privacy"]["epsilon"] > budget
+    found = run_experiment(private({**privacy, "epsilon": budget}, rounds=8), settings)
+    assert [each.digest for each in found] == [each.digest for each in whole[:rounds]]
+    assert found[-1].end is not None
+    assert (found[-1].end.reason, found[-1].end.round) == ("privacy_budget", rounds)
+    assert "another round would spend more than privacy.epsilon" in found[-1].end.message
+    kept = resolve_spec(private({**privacy, "epsilon": 1e3}, rounds=8), settings)
+    assert kept.stop is None
+
+
+def test_specs_without_a_tree_or_a_shuffler_go_on_from_older_checkpoints() -> None:
+    assert not {"tree_rounds", "shuffled"} & describe_experiment(private(NOISE))["privacy"].keys()
     described = describe_experiment(private({**NOISE, "kind": "tree", "tree_rounds": 2}))
     assert described["privacy"]["tree_rounds"] == 2
 
@@ -167,6 +203,7 @@ def test_noise_for_a_budget_depends_on_the_number_of_rounds() -> None:
 
 NOISE = {"noise_multiplier": 1.0}
 TREE = {"kind": "tree", "noise_multiplier": 1.0}
+SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
 
 
 @pytest.mark.parametrize(
@@ -176,11 +213,15 @@ TREE = {"kind": "tree", "noise_multiplier": 1.0}
         ({"kind": "local", "epsilon": 1, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: local"),
         ({"kind": "tree", "epsilon": 1, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: tree"),
         ({**NOISE, "tree_rounds": 2}, {}, "privacy.tree_rounds", "kind: central"),
-        ({**TREE, "epsilon": 7.5}, {}, "privacy.epsilon", "2 rounds keep the budget"),
+        ({**NOISE, "shuffled": True}, {}, "privacy.shuffled", "kind: central"),
+        (SHUFFLED, {"faults": {"client_error": "skip"}}, "faults.client_error", "whole cohorts"),
+        (SHUFFLED, {"devices": {"fleet": "phones"}}, "devices", "whole cohorts"),
+        (SHUFFLED, {"secure_aggregation": {}}, "secure_aggregation", "names of clients"),
+        ({**TREE, "epsilon": 4}, {}, "privacy.epsilon", "one round with noise_multiplier 1 spends"),
         (TREE, {"aggregation": "median"}, "aggregation", "no known sensitivity"),
         (TREE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
         (TREE, {"compression": "top_k"}, "compression", "the clipping bound"),
-        ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "rounds keep the budget"),
+        ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "leave noise_multiplier out"),
         ({**NOISE, "delta": 0.05}, {}, "privacy.delta", "below 1 / clients.total"),
         ({**NOISE, "adaptive_clip": {}}, {}, "privacy.adaptive_clip.count_noise", "has to be above"),
         (NOISE, {"algorithm": "ifca"}, "privacy", "of every single client"),
