@@ -17,6 +17,7 @@ beside a number `X_clients` or `X_count`, X gives no curve.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from jobs.store.records import RoundRecord
@@ -81,7 +82,8 @@ def find_method_changes(records: Sequence[RoundRecord]) -> list[MethodChange]:
     for name, values in histories.items():
         if f"newly_{name}" in histories:
             continue
-        found = list(_changes(format_name(name), values, _find_kind(name, values)))
+        changes = _changes(format_name(name), values, _find_kind(name, values))
+        found = list(islice(changes, MOST_CHANGES + 1))
         if len(found) <= MOST_CHANGES and any(change.place for change in found):
             for change in found:
                 every.setdefault(change.place, []).append(change)
@@ -182,8 +184,9 @@ def _find_text_changes(title: str, texts: Sequence[str | None]) -> Iterator[Meth
 def _describe_client_changes(before: list[int], now: list[int]) -> str:
     if before and not now:
         return "none"
-    added = [each for each in now if each not in before]
-    removed = [each for each in before if each not in now]
+    old, new = set(before), set(now)
+    added = [each for each in now if each not in old]
+    removed = [each for each in before if each not in new]
     signed = (("+", added), ("−", removed))
     return " ".join(f"{sign} {_format_clients(clients)}" for sign, clients in signed if clients)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -42,6 +43,10 @@ RESERVED_FILES = 2 * BACKLOG
 MOST_UNSENT = 512 * 2**20
 """The most bytes of answers that callers have not read yet. Beyond it the connection is closed whose caller
 has read nothing for the longest time."""
+
+MOST_UNREAD = 128 * 2**20
+"""The most bytes of bodies that have not come whole. Beyond it the connection is closed that has sent nothing
+for the longest time."""
 
 ACCEPT_ERROR = "socket.accept() out of system resource"
 """The message of asyncio, which logs it for each failure: thousands of times a second."""
@@ -115,6 +120,30 @@ class CountedWarning:
         self._causes = 0
 
 
+class _KeptBytes:
+    """Bytes that a server keeps because callers are slow; too many close the connection that changed first.
+
+    Args:
+        most: largest number of bytes of all connections.
+        reason: why connections are closed, for the log.
+        close: closes a connection, and sets its bytes to 0.
+    """
+
+    def __init__(self, most: int, reason: str, close: Callable[[LimitedProtocol], None]) -> None:
+        self.most, self.total, self._close = most, 0, close
+        self.by_connection: dict[LimitedProtocol, int] = {}
+        self._warning = CountedWarning(f"connections closed: {reason}")
+
+    def set(self, connection: LimitedProtocol, size: int) -> None:
+        """Note the bytes of a connection, and that it is the last one that changed."""
+        self.total += size - self.by_connection.pop(connection, 0)
+        if size:
+            self.by_connection[connection] = size
+        while self.total > self.most and len(self.by_connection) > 1:
+            self._warning.count()
+            self._close(next(iter(self.by_connection)))
+
+
 class OpenConnections:
     """The open connections of a server.
 
@@ -134,9 +163,8 @@ class OpenConnections:
         self._networks: dict[LimitedProtocol, str] = {}
         self._of_network: Counter[str] = Counter()
         self._waiting: dict[LimitedProtocol, None] = {}
-        self._unread = CountedWarning("connections closed: their callers do not read their answers")
-        self._unsent: dict[LimitedProtocol, int] = {}
-        self._unsent_bytes = 0
+        self._unsent = _KeptBytes(MOST_UNSENT, "their callers do not read their answers", self._abort)
+        self._unread = _KeptBytes(MOST_UNREAD, "their callers do not send the rest of a body", self._abort)
 
     def admit(self, connection: LimitedProtocol, address: str) -> Response | None:
         """Count a new connection; return the refusal if there are too many.
@@ -167,12 +195,11 @@ class OpenConnections:
 
     def set_unsent(self, connection: LimitedProtocol, size: int) -> None:
         """Note the bytes that a connection keeps for its caller; 0 once the caller has read them."""
-        self._unsent_bytes += size - self._unsent.pop(connection, 0)
-        if size:
-            self._unsent[connection] = size
-        while self._unsent_bytes > MOST_UNSENT and len(self._unsent) > 1:
-            self._unread.count()
-            self._abort(next(iter(self._unsent)))
+        self._unsent.set(connection, size)
+
+    def set_unread(self, connection: LimitedProtocol, size: int) -> None:
+        """Note the bytes of a body that has not come whole; 0 once it has."""
+        self._unread.set(connection, size)
 
     def _abort(self, connection: LimitedProtocol) -> None:
         self.remove(connection)
@@ -181,7 +208,8 @@ class OpenConnections:
     def remove(self, connection: LimitedProtocol) -> None:
         """Forget a connection that is closed."""
         self._waiting.pop(connection, None)
-        self._unsent_bytes -= self._unsent.pop(connection, 0)
+        self._unsent.set(connection, 0)
+        self._unread.set(connection, 0)
         network = self._networks.pop(connection, None)
         if network is not None:
             self._of_network[network] -= 1
@@ -207,6 +235,7 @@ class LimitedProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._began = 0.0
         self._received = 0
+        self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Limit the time of the first request, or refuse the connection."""
@@ -225,6 +254,8 @@ class LimitedProtocol(H11Protocol):
         self._received += len(data)
         super().data_received(data)
         self._limit_time()
+        self._unread = self._unread + len(data) if self._part is h11.SEND_BODY else 0
+        self._opened.set_unread(self, self._unread)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, a part of which may be here already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -171,10 +171,16 @@ class Service:
             raise SpecError(faults)
         return spec
 
-    async def check_spec(self, spec: JobSpec) -> CheckedSpec:
+    async def check_spec(
+        self, spec: JobSpec, is_gone: Callable[[], Awaitable[bool]] | None = None
+    ) -> CheckedSpec:
         """Check that a spec can run on this cluster.
 
         A check that reads files runs in a process with a limit of memory and time.
+
+        Args:
+            spec: of the right shape.
+            is_gone: returns whether the caller has left; the process then ends early.
 
         Returns:
             The spec, with the SHA-256 of its initial weights; and a warning for a long run.
@@ -192,7 +198,7 @@ class Service:
             return await self.check_lookups.run_work(check_submission, spec, self.settings, nodes)
         described = None if nodes is None else [asdict(node) for node in nodes]
         question = {"work": "check", "spec": spec.model_dump(mode="json"), "nodes": described}
-        return read_check(await self.data_checker.run(question))
+        return read_check(await self.data_checker.run(question, is_gone))
 
     def parse_rounds(self, job: Job, rounds: int) -> JobSpec:
         """Return the spec of a job with another last round (`set_last_round`), for `check_spec`.

@@ -47,8 +47,6 @@ def compute_shuffled_epsilon(noise_multiplier: float, clients: int, rounds: int,
     if not rounds:
         return 0.0
     part = delta / (4 * rounds)
-    if not part:
-        return inf
     local = _find_local_epsilon(noise_multiplier, clients, part)
     return compose_rounds(min(local, amplify(local, clients, part)), rounds, delta / 2)
 

@@ -17,6 +17,9 @@ log = logging.getLogger("fedsim.class_map")
 MAX_CLIENTS_SHOWN = 200
 """The number of clients that a picture can show."""
 
+MAX_COUNTS = 100_000
+"""The most numbers of a map: with more classes than 500, it has fewer clients."""
+
 FILE = "class-map.json"
 
 
@@ -29,10 +32,10 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
         job_id: the job.
 
     Returns:
-        `classes` (names), `counts` (examples, [n][C], of the first `MAX_CLIENTS_SHOWN` clients), `distances`
-        (from each client's class distribution to that of all clients, [n]), `clients` (N), `names` (of the
-        first clients; [] without names), `notes` and `attackers` (the malicious clients among the first
-        ones).
+        `classes` (names), `counts` (examples, [n][C], of the first clients, at most `MAX_CLIENTS_SHOWN`),
+        `distances` (from each client's class distribution to that of all clients, [n]), `clients` (N),
+        `names` (of the first clients; [] without names), `notes` and `attackers` (the malicious clients among
+        the first ones).
 
     Raises:
         SpecError, DataNotFound, DataError: as `make_partition_report`.
@@ -59,25 +62,26 @@ def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:
     from jobs.run.partition_report import make_partition_report
 
     report = make_partition_report(_remove_expert(spec), settings, lambda phase: None)
+    shown = min(MAX_CLIENTS_SHOWN, max(1, MAX_COUNTS // max(1, len(report.classes))))
     return {
         "classes": list(report.classes),
-        "counts": report.counts[:MAX_CLIENTS_SHOWN].tolist(),
-        "distances": [round(float(distance), 6) for distance in report.distances[:MAX_CLIENTS_SHOWN]],
+        "counts": report.counts[:shown].tolist(),
+        "distances": [round(float(distance), 6) for distance in report.distances[:shown]],
         "clients": len(report.sizes),
-        "names": list(report.names[:MAX_CLIENTS_SHOWN]),
+        "names": list(report.names[:shown]),
         "notes": list(report.notes),
-        "attackers": _list_attackers(spec, len(report.sizes)),
+        "attackers": [client for client in _list_attackers(spec, len(report.sizes)) if client < shown],
     }
 
 
 def _list_attackers(spec: JobSpec, clients: int) -> list[int]:
-    """List the malicious clients of a spec, as far as a picture shows them."""
+    """List the malicious clients of a spec."""
     from fedsim.uploads.attacks import draw_attackers
     from jobs.spec.upload_wrappers import make_attack
 
     attack = make_attack(spec)
-    drawn = [] if attack is None else draw_attackers(attack, spec.seed, clients).tolist()
-    return [client for client in drawn if client < MAX_CLIENTS_SHOWN]
+    found: list[int] = [] if attack is None else draw_attackers(attack, spec.seed, clients).tolist()
+    return found
 
 
 def _remove_expert(spec: JobSpec) -> JobSpec:

@@ -24,7 +24,7 @@ MAX_YAML_CHARACTERS = 100_000
 """The limit for YAML, which takes a hundred times as long to read as JSON."""
 
 MAX_NODES = 20_000
-"""The most keys and values of a YAML text: the most that a spec can have."""
+"""The most keys and values of a text: more than any spec has."""
 
 MAX_DEPTH = 40
 
@@ -155,18 +155,22 @@ def _parse_json(text: str) -> Any:
         if len(text) > MAX_YAML_CHARACTERS:
             raise
         return _parse_yaml(text)
-    if _is_too_deep(data):
-        raise ValueError("it is nested too deeply")
+    _check_size(data)
     return data
 
 
-def _is_too_deep(data: Any) -> bool:
-    level = [data]
+def _check_size(data: Any) -> None:
+    """Raise ValueError if plain data has too many levels, or too many keys and values."""
+    level, nodes = [data], 1
     for _ in range(MAX_DEPTH):
-        level = [inner for item in level if isinstance(item, (dict, list)) for inner in _list_children(item)]
+        parents = [item for item in level if isinstance(item, (dict, list))]
+        nodes += sum(len(item) * (2 if isinstance(item, dict) else 1) for item in parents)
+        if nodes > MAX_NODES:
+            raise ValueError(f"it holds more than {MAX_NODES:,} keys and values")
+        level = [inner for item in parents for inner in _list_children(item)]
         if not level:
-            return False
-    return True
+            return
+    raise ValueError("it is nested too deeply")
 
 
 def _list_children(item: dict[str, Any] | list[Any]) -> Iterable[Any]:

@@ -42,7 +42,7 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 @pytest.fixture
 def http(service: RunningService) -> Iterator[httpx.Client]:
     """Plain HTTP to that server."""
-    with httpx.Client(base_url=service.url, timeout=20) as client:
+    with httpx.Client(base_url=service.url, timeout=120) as client:
         yield client
 
 

@@ -102,6 +102,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SERVER}/test_event_hub.py::test_a_watcher_that_does_not_read_holds_few_events",
         f"{SERVER}/test_logs.py::test_a_caller_who_has_gone_is_no_line_for_each_piece",
     ),
+    "unsent-bodies": (f"{CONNECTIONS}::test_bodies_that_do_not_come_whole_take_bounded_memory",),
     "rate": (
         f"{LIMITS}::test_who_asks_too_often_is_told_when_to_come_again",
         f"{CONNECTIONS}::test_one_address_has_a_limit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from api.server.dependencies import ServiceOf, SpecBody
@@ -13,6 +13,7 @@ from api.server.dependencies import read_spec as read_spec
 from api.server.errors import Fault, describe_problems
 from api.server.openapi import SPEC_BODY
 from api.server.request_errors import MOST_FAULTS
+from api.server.service import Service
 from fedsim.errors import DataError, DoesNotFit, FedsimError, SpecError
 from jobs.plan.plan import Plan
 from jobs.spec.error_messages import LARGEST_BITS, holds_large_number, shorten_value
@@ -43,17 +44,25 @@ class SpecCheck(BaseModel):
     warning: str | None = Field(default=None, description="For a run of hours on the cluster's CPUs.")
 
 
-@router.post("/check", tags=["jobs"], responses=REFUSALS, openapi_extra=SPEC_BODY)
-async def check_spec(request: Request, service: ServiceOf) -> SpecCheck:
+@router.post("/check", tags=["jobs"], response_model=SpecCheck, responses=REFUSALS, openapi_extra=SPEC_BODY)
+async def check_spec(request: Request, service: ServiceOf) -> Response:
     """Check a spec (JSON or YAML). Errors in the spec are returned with status 200."""
+    found = await _check_spec(request, service)
+    # The text is made in a thread, too: it repeats the spec.
+    text = await service.body_lookups.run_work(found.model_dump_json)
+    return Response(text, media_type="application/json")
+
+
+async def _check_spec(request: Request, service: Service) -> SpecCheck:
     try:
         data = await read_spec(request)
     except SpecError as error:
         return SpecCheck(valid=False, errors=_make_faults(error), data=None, name=None)
-    plain = data if isinstance(data, dict) and is_sendable(data) else None
+    is_kept = isinstance(data, dict) and await service.body_lookups.run_work(is_sendable, data)
+    plain = data if is_kept else None
     try:
         spec = await service.spec_lookups.run_work(service.parse_spec, data)
-        checked = await service.check_spec(spec)
+        checked = await service.check_spec(spec, request.is_disconnected)
     except FedsimError as error:
         if error.code not in FIELD_OF_CODE:
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -28,8 +28,10 @@ class ClassMap(BaseModel):
     notes: list[str] = Field(description="Notes on the partition, such as repaired clients.")
 
 
-@router.get("/jobs/{job_id}/class-map", responses=describe_problems(404, 422, 503))
-async def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
+@router.get("/jobs/{job_id}/class-map", response_model=ClassMap, responses=describe_problems(404, 422, 503))
+async def get_class_map(job_id: JobId, service: ServiceOf) -> Response:
     """Get the class map of a job. The first request reads the data set; the result is stored with the job."""
     job = await run_in_threadpool(service.store.get, job_id)
-    return ClassMap.model_validate(await service.make_class_map(job))
+    found = await service.make_class_map(job)
+    text = await run_in_threadpool(lambda: ClassMap.model_validate(found).model_dump_json())
+    return Response(text, media_type="application/json")

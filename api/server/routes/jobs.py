@@ -71,7 +71,11 @@ class RoundPage(BaseModel):
     openapi_extra=SUBMISSION_BODY,
 )
 async def submit_job(
-    submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: IdempotencyKey = None
+    request: Request,
+    submission: SubmissionBody,
+    service: ServiceOf,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Submit a job. A spec that cannot run on this cluster is refused with all its errors."""
     rest: dict[str, Any] = {
@@ -83,7 +87,7 @@ async def submit_job(
     # A repeated submission returns the existing job, even if its data or nodes are missing now.
     earlier = await run_in_threadpool(service.store.find_submitted_job, spec, **rest)
     if earlier is None:
-        checked = await service.check_spec(spec)
+        checked = await service.check_spec(spec, request.is_disconnected)
         job, created = await run_in_threadpool(
             service.store.create, checked.spec, message=checked.warning, **rest
         )
@@ -198,6 +202,7 @@ async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> 
     openapi_extra=CLONING_BODY,
 )
 async def clone_job(
+    request: Request,
     job_id: JobId,
     changes: CloningBody,
     service: ServiceOf,
@@ -206,7 +211,7 @@ async def clone_job(
 ) -> Job:
     """Submit a copy of a job in any state as a new job; the new job starts at round 1."""
     submission = await run_in_threadpool(_make_submission, job_id, changes, service)
-    return await submit_job(submission, service, response, idempotency_key)
+    return await submit_job(request, submission, service, response, idempotency_key)
 
 
 def _make_submission(job_id: str, changes: CloneRequest, service: Service) -> SubmissionRequest:
@@ -237,7 +242,12 @@ async def list_rounds(
     if "text/csv" in request.headers.get("accept", ""):
         await run_in_threadpool(store.get, job_id)
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
-        return StreamingResponse(_csv(store, job_id, after), headers=headers, media_type="text/csv")
+        # Read twice instead of kept: the first line names all columns, and a metric may start late.
+        names = await service.round_lookups.run_work(
+            lambda: list_columns(read_all_rounds(store, job_id, after))
+        )
+        lines = format_csv(names, read_all_rounds(store, job_id, after))
+        return StreamingResponse(lines, headers=headers, media_type="text/csv")
     run = service.round_lookups.run_work if limit > MANY_ROUNDS else run_in_threadpool
     text = await run(_read_page, store, job_id, after, limit)
     return Response(text, media_type="application/json")
@@ -250,12 +260,6 @@ def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
     page = list(records[:limit])
     found = RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
     return found.model_dump_json()
-
-
-def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
-    # Read twice instead of kept in memory: the first line names all columns, and a metric may start late.
-    names = list_columns(read_all_rounds(store, job_id, after))
-    yield from format_csv(names, read_all_rounds(store, job_id, after))
 
 
 def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:

@@ -58,7 +58,7 @@ class PrivacySection(Section):
         description="the budget of the whole run; with noise_multiplier too, the run ends when it is spent",
     )
     delta: Number = Field(
-        default=1e-5, gt=0, lt=1, description="of the budget; below 1 divided by the number of clients"
+        default=1e-5, ge=1e-100, lt=1, description="of the budget; below 1 divided by the number of clients"
     )
     accountant: Literal["rdp", "prv"] = Field(
         default="rdp", description="computes the budget: rdp is fast; prv is tighter, and slower"

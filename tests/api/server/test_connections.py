@@ -173,14 +173,34 @@ def test_answers_that_nobody_reads_take_bounded_memory(
     monkeypatch.setattr(connections, "MOST_UNSENT", 1000)
     large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with running_service(tmp_path) as service, connect(service, large) as first:
-        until(lambda: find_opened(service)._unsent)
+        until(lambda: find_opened(service)._unsent.by_connection)
         whole = len(httpx.get(f"{service.url}/static/plotly.min.js").content)
         with connect(service, large) as second:
             until(lambda: any("do not read their answers" in line for line in caplog.messages))
             cut = [len(read_to_end(each)) < whole for each in (first, second)]
         assert cut == [True, False]
         until(lambda: not service.server.server_state.connections)
-        assert (find_opened(service)._unsent, find_opened(service)._unsent_bytes) == ({}, 0)
+        unsent = find_opened(service)._unsent
+        assert (unsent.by_connection, unsent.total) == ({}, 0)
+
+
+def test_bodies_that_do_not_come_whole_take_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MOST_UNREAD", 10_000)
+    head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+    part = head + b"Content-Length: 9000\r\n\r\n" + b" " * 8000
+    with running_service(tmp_path) as service, connect(service, part) as first:
+        until(lambda: find_opened(service)._unread.by_connection)
+        with connect(service, part) as second:
+            assert read_to_end(first) == b""
+            until(lambda: any("do not send the rest of a body" in line for line in caplog.messages))
+            # The one that goes on is read to its end, and answered.
+            second.sendall(b" " * 998 + b"{}")
+            assert second.recv(65536).startswith(b"HTTP/1.1 422")
+        until(lambda: not service.server.server_state.connections)
+        unread = find_opened(service)._unread
+        assert (unread.by_connection, unread.total) == ({}, 0)
 
 
 def test_a_log_is_read_no_faster_than_its_caller_reads_it(
@@ -202,7 +222,7 @@ def test_a_log_is_read_no_faster_than_its_caller_reads_it(
             with connect(service, address.encode()):
                 until(lambda: taken)
                 if query == "from=0":
-                    until(lambda: find_opened(service)._unsent)
+                    until(lambda: find_opened(service)._unsent.by_connection)
                 assert max(taken) <= job_log.BLOCK_BYTES
                 assert sum(taken) < job_log.MOST_BYTES
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.uploads.attacks import SignFlip, draw_attackers
+from jobs.run import class_map
 from jobs.run.class_map import FILE, load_class_map, make_class_map
 from jobs.run.partition_report import make_partition_report
 from jobs.settings import Settings
@@ -49,6 +50,14 @@ def test_attackers_are_those_of_the_run(tmp_path: Path) -> None:
     drawn = draw_attackers(SignFlip(share=0.25), 3, 12)
     assert make_class_map(attacked, Settings(home=tmp_path))["attackers"] == drawn.tolist()
     assert len(drawn) == 3
+
+
+def test_many_classes_leave_room_for_few_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"algorithm": "fedavg", "clients": {"total": 12}, "attack": {"name": "sign_flip", "share": 0.9}}
+    monkeypatch.setattr(class_map, "MAX_COUNTS", 49)  # digits have ten classes
+    found = make_class_map(parse_spec({**given, "data": {"dataset": "digits"}}), Settings(home=tmp_path))
+    assert (len(found["counts"]), len(found["distances"]), found["clients"]) == (4, 4, 12)
+    assert set(found["attackers"]) <= {0, 1, 2, 3}
 
 
 def test_one_that_cannot_be_kept_is_given(

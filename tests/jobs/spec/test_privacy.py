@@ -222,6 +222,7 @@ SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
         (TREE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
         (TREE, {"compression": "top_k"}, "compression", "the clipping bound"),
         ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "leave noise_multiplier out"),
+        ({**NOISE, "delta": 5e-324, "accountant": "prv"}, {}, "privacy.delta", "1e-100"),
         ({**NOISE, "delta": 0.05}, {}, "privacy.delta", "below 1 / clients.total"),
         ({**NOISE, "adaptive_clip": {}}, {}, "privacy.adaptive_clip.count_noise", "has to be above"),
         (NOISE, {"algorithm": "ifca"}, "privacy", "of every single client"),

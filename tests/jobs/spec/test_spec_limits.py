@@ -40,12 +40,13 @@ PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
     [
         ("k: " + "x" * 100_000, "longer than 100,000 characters, which is the most for YAML"),
         ("k: [" + "1," * 20_000 + "]", "more than 20,000 keys and values"),
+        ('{"k": [' + "{}," * 20_000 + "{}]}", "more than 20,000 keys and values"),
         ("{" + PAIRS + '"59999": 1}', "'59999' stands twice"),
         ("{" + '"a": 1,' * 20_000, "property name"),
         ('{"a":' * 50 + "1" + "}" * 50, "deeply"),
         ('{"a":' * 900 + "1" + "}" * 900, "deeply"),
     ],
-    ids=["long", "many", "twice", "broken", "deep", "deeper"],
+    ids=["long", "many", "many-as-json", "twice", "broken", "deep", "deeper"],
 )
 def test_a_text_that_would_take_long_to_read_is_refused(text: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
