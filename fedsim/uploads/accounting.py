@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base.extras import import_extra
-from fedsim.uploads.shuffling import compute_shuffled_epsilon, find_shuffled_noise
+from fedsim.uploads.shuffling import compute_shuffled_epsilon
 from fedsim.uploads.tree_noise import count_node_releases
 
 AccountantName: TypeAlias = Literal["rdp", "prv"]
@@ -142,6 +142,11 @@ def find_noise_multiplier(
         low, high = high, 2 * high
         if high > MAX_STEPS:
             raise ValueError(f"no noise keeps {steps:,} rounds within epsilon {epsilon:g}")
+    return _narrow_noise(exceeds, low, high)
+
+
+def _narrow_noise(exceeds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the least noise multiplier between these that keeps a budget, as `high` does."""
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         if exceeds(middle):
@@ -247,7 +252,11 @@ class ClientMechanism:
         found = find_noise_multiplier(accountant, epsilon, rate, steps, delta) / unit
         if not self.shuffled:
             return found
-        return find_shuffled_noise(epsilon, self.cohort_size, rounds, delta, found)
+
+        def exceeds(noise: float) -> bool:
+            return compute_shuffled_epsilon(noise, self.cohort_size, rounds, delta) > epsilon
+
+        return _narrow_noise(exceeds, 0.0, found)
 
 
 def count_batches(num_examples: int, batch_size: int) -> int:

@@ -115,23 +115,3 @@ def _compute_composed_delta(epsilon: float, rounds: int, index: int) -> float:
     choices = gammaln(rounds + 1) - gammaln(each + 1) - gammaln(rounds - each + 1)
     terms = choices + (rounds - each) * epsilon + np.log(-np.expm1(-2 * (index - each) * epsilon))
     return float(np.exp(logsumexp(terms) - rounds * np.logaddexp(0, epsilon)))
-
-
-def find_shuffled_noise(epsilon: float, clients: int, rounds: int, delta: float, enough: float) -> float:
-    """Return the noise multiplier with which shuffled rounds spend at most epsilon, and hardly less.
-
-    Args:
-        epsilon: the budget.
-        clients: as in `compute_shuffled_epsilon`.
-        rounds: as there.
-        delta: as there.
-        enough: the noise multiplier that keeps the budget without a shuffler; the result is at most this.
-    """
-    low, high = 0.0, enough
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        if compute_shuffled_epsilon(middle, clients, rounds, delta) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high

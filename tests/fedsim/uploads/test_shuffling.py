@@ -14,7 +14,6 @@ from fedsim.uploads.shuffling import (
     compose_rounds,
     compute_gaussian_delta,
     compute_shuffled_epsilon,
-    find_shuffled_noise,
 )
 
 
@@ -69,8 +68,13 @@ def test_rounds_clients_and_noise_change_the_budget_in_their_directions() -> Non
     assert spend(clients=100) == spend(noise=0.1) == spend(noise=0.0) == inf
     assert spend(rounds=10) < spend() < spend(rounds=100)
     assert spend(clients=100_000) < spend() < spend(noise=15.0)
-    found = find_shuffled_noise(1.5, 30_000, 50, 1e-5, 1e3)
-    assert 1.5 * 0.995 < spend(noise=found) <= 1.5
+
+
+def test_noise_is_found_that_spends_the_budget_with_a_shuffler() -> None:
+    pytest.importorskip("opacus")
+    clients = ClientMechanism(kind="local", cohort_size=30_000, num_clients=30_000, shuffled=True)
+    found = clients.find_noise_multiplier("rdp", 1.5, 50, 1e-5)
+    assert 1.5 * 0.995 < compute_shuffled_epsilon(found, 30_000, 50, 1e-5) <= 1.5
 
 
 def test_a_shuffler_never_costs_budget() -> None:
