@@ -21,6 +21,9 @@ MAX_ROWS = 10_000
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
 """The id of the Ray job of a fedsim job; see `jobs.store.records.get_ray_job_id`."""
 
+SUBMISSION_KEY = "fedsim_submission"
+"""Metadata of a driver that is no Ray job: the id that its Ray job would have."""
+
 _STATE = f"detail=1&limit={MAX_ROWS}&filter_keys=state&filter_predicates"
 _IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
 NODES = f"/api/v0/nodes?{_IS}=ALIVE"
@@ -172,7 +175,8 @@ def _map_job_ids(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the fedsim job's id for each job number of Ray."""
     owners = {}
     for job in answer:
-        ours = SUBMISSION.fullmatch(job.get("submission_id") or "")
+        given = job.get("submission_id") or (job.get("metadata") or {}).get(SUBMISSION_KEY)
+        ours = SUBMISSION.fullmatch(given or "")
         if ours and job.get("job_id"):
             owners[job["job_id"]] = ours[1]
     return owners

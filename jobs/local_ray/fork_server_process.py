@@ -1,6 +1,6 @@
 """The keeper's side of the fork server, and how any process of this machine asks it.
 
-The fork server (`jobs.run.forks.fork_server`) starts the runners of short jobs. The keeper listens on its
+The fork server (`jobs.run.forks.fork_server`) starts the runners of all jobs. The keeper listens on its
 socket, and starts the server when somebody asks: a server that ended because it was idle comes back with the
 next question.
 """
@@ -63,6 +63,13 @@ def end_with_parent(number: signal.Signals) -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+
+
+def name_process(name: str) -> None:
+    """Give this process a name of up to 15 bytes (Linux), which `ps -o comm` and `top` show."""
+    if sys.platform == "linux":
+        set_name = 15
+        ctypes.CDLL(None).prctl(set_name, name.encode())
 
 
 class ForkServerProcess:

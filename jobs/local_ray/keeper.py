@@ -31,9 +31,9 @@ from jobs.local_ray.keeper_files import (
     ADDRESSES,
     ALIVE,
     LOCK,
-    TOKEN,
     Addresses,
     lock_file,
+    make_ray_environment,
     read_addresses,
     read_or_make_token,
     write_addresses,
@@ -109,12 +109,9 @@ def _start_ray(
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *given]
-    environment = os.environ | {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
+    environment = os.environ | make_ray_environment(home)
+    environment |= {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # By default Ray listens on the machine's external address, and breaks when a laptop changes networks.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "DASHBOARD_METRIC_PORT": str(metrics),
         # By default Ray waits half a minute for running jobs before it ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

@@ -67,6 +67,16 @@ def read_or_make_token(home: Path) -> str:
     return path.read_text("ascii").strip()
 
 
+def make_ray_environment(home: Path) -> dict[str, str]:
+    """Make the variables with which the local Ray starts, and a process of this machine connects to it."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
+        # By default Ray takes the machine's external address, and breaks when a laptop changes networks.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
 @contextlib.contextmanager
 def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
     """Lock a file, and yield whether the lock was free. The kernel frees the lock when the process ends."""

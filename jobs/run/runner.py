@@ -1,8 +1,8 @@
-"""`python -m jobs.run.runner JOB_ID`: the entry point of a job's Ray job.
+"""`python -m jobs.run.runner JOB_ID`: the process that runs a job.
 
 The runner starts the coordinator, and writes every round to the store as it ends. It needs the store and
-Ray, and never the API: jobs go on while no API runs. The runner of a short job trains in its own process. It
-is a fork of `jobs.run.forks.fork_server`, and imports no Ray.
+Ray, and never the API: jobs go on while no API runs. With a local Ray it is no job of Ray, but a fork of
+`jobs.run.forks.fork_server`. The runner of a short job trains in its own process, and imports no Ray.
 """
 
 from __future__ import annotations

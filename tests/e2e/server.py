@@ -17,6 +17,7 @@ import httpx
 
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
+from jobs.local_ray.cluster import SUBMISSION_KEY
 from jobs.local_ray.embedded_ray import find_ray, stop_ray
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -83,7 +84,7 @@ class Server:
     def pids(self, job: str, kind: str) -> list[int]:
         """The processes of a job's living actors of a class, as far as Ray knows them now."""
         known = self._ask("/api/jobs/")
-        names = {each["job_id"] for each in known if f"-{job}-" in (each["submission_id"] or "")}
+        names = {each["job_id"] for each in known if f"-{job}-" in each["metadata"].get(SUBMISSION_KEY, "")}
         mine = [actor for actor in self.actors() if actor["job_id"] in names and kind in actor["class_name"]]
         return sorted(int(actor["pid"]) for actor in mine if actor["state"] == "ALIVE" and actor["pid"])
 
@@ -138,10 +139,9 @@ def undisturbed(spec: dict[str, Any], settings: Settings) -> list[str]:
 
 
 def runner_pid(job: str) -> int:
-    """The process that runs a job: `python -m jobs.run.runner JOB`, not the shell around it."""
-    wanted = ["-m", "jobs.run.runner", job]
+    """The process that runs a job: a fork of the fork server, named after the job."""
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
-            if (folder / "cmdline").read_text().rstrip("\0").split("\0")[1:] == wanted:
+            if (folder / "comm").read_text().strip() == job:
                 return int(folder.name)
     raise LookupError(f"no process runs job {job}")

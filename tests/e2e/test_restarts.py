@@ -148,7 +148,6 @@ RAY_PROCESSES = {
     "runtime environment agent": ("ray::RuntimeEnvAgent", True),
     "keeper": ("jobs.local_ray.keeper", True),
     "autoscaler monitor": ("autoscaler/_private/monitor.py", True),
-    "supervisor": ("JobSupervisor", False),
 }
 """Words at the beginning of each command line, and whether Ray is gone without the process.
 

@@ -1,4 +1,4 @@
-"""Short jobs of a service: forks of the fork server, with everything that a job of Ray has."""
+"""Jobs of a service are forks of the fork server; short ones train without Ray."""
 
 from __future__ import annotations
 
@@ -48,9 +48,14 @@ def wait_for_rounds(store: JobStore, job: str, rounds: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("victim", ["runner", "fork server"])
-def test_a_killed_process_changes_nothing(http: httpx.Client, server: Server, victim: str) -> None:
-    job = submit(http, SHORT)
+@pytest.mark.parametrize(
+    ("victim", "workers"), [("runner", 1), ("fork server", 1), pytest.param("fork server", 2, id="with Ray")]
+)
+def test_a_killed_process_changes_nothing(
+    http: httpx.Client, server: Server, victim: str, workers: int
+) -> None:
+    spec = {**SHORT, "resources": {"workers": workers, "cpus_per_worker": 0.5 if workers > 1 else 1}}
+    job = submit(http, spec)
     with JobStore.open(server.settings.database_url) as store:
         wait_for_rounds(store, job, 20)
         pid = find_fork_server(server)
@@ -58,8 +63,8 @@ def test_a_killed_process_changes_nothing(http: httpx.Client, server: Server, vi
         os.kill(runner if victim == "runner" else pid, signal.SIGKILL)
         ended = wait_for(http, job, {"SUCCEEDED", "FAILED"})
         assert (ended["state"], ended["restarts"]) == ("SUCCEEDED", 1), ended
-        whole(store, job, undisturbed(SHORT, server.settings))
-        assert all(record.engine.actors == 0 for record in store.rounds(job))
+        whole(store, job, undisturbed(spec, server.settings))
+        assert {record.engine.actors for record in store.rounds(job)} == {workers if workers > 1 else 0}
     log = (server.settings.job_dir(job) / "job.log").read_text()
     assert "going on after round" in log
     after = wait_for(http, submit(http, QUICK), {"SUCCEEDED", "FAILED"})

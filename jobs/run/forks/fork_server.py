@@ -1,8 +1,9 @@
-"""`python -m jobs.run.forks.fork_server FD IDLE`: a process that forks a runner for each short job.
+"""`python -m jobs.run.forks.fork_server FD IDLE`: a process that forks a runner for each job.
 
 The server imports torch and fedsim once, and runs nothing itself. Each runner is a process of its own, a fork
 of this clean state: nothing of a job reaches the next one, whether it ended, failed or was killed. A runner
-has the environment of its own job, and looks for plug-ins itself. It trains in its process, without Ray.
+has the environment of its own job, and looks for plug-ins itself. It trains a short job in its process,
+and any other job by actors of the local Ray.
 
 Questions are lines of JSON, one for each connection to the socket of the keeper
 (`jobs.local_ray.fork_server_process`); `jobs.run.forks.forked_runners` asks them.
@@ -30,7 +31,7 @@ import torch
 
 from fedsim.base.memory_usage import end_first_without_memory, free_bytes, machine_bytes
 from jobs.home_permissions import PRIVATE_UMASK
-from jobs.local_ray.fork_server_process import end_with_parent
+from jobs.local_ray.fork_server_process import end_with_parent, name_process
 from jobs.run import runner
 from jobs.run.forks.code_state import compute_code_state
 
@@ -183,6 +184,7 @@ class ForkServer:
         code = 1
         try:
             self._leave_server(output)
+            name_process(job_id)
             os.environ.update(environment)
             os.chdir(environment["FEDSIM_HOME"])
             code = runner.main([job_id])

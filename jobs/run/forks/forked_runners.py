@@ -1,7 +1,8 @@
-"""ForkedRunners: a cluster whose short jobs are forks of the fork server; all others are jobs of Ray."""
+"""ForkedRunners: the local Ray with its fork server, which starts the runner of each job."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 from actors.resources import ClusterNode
 from fedsim.errors import RayUnavailable
+from jobs.local_ray.cluster import SUBMISSION_KEY
 from jobs.local_ray.fork_server_process import FORK_SOCKET, ask_fork_server
-from jobs.local_ray.keeper_files import read_addresses
+from jobs.local_ray.keeper_files import Addresses, make_ray_environment, read_addresses
 from jobs.run.forks.code_state import compute_code_state
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, JobCluster, RayJob
 from jobs.settings import Settings
@@ -21,12 +23,15 @@ log = logging.getLogger("fedsim.dispatch")
 MOST_REMEMBERED = 1000
 """Forks that this process remembers to have started."""
 
+EXIT_WITHOUT_NODE = 1
+"""The exit code that Ray ends a process with when the process has lost its node."""
+
 
 class ForkedRunners:
-    """The jobs of the local Ray and of its fork server. A server that does not answer leaves its jobs to Ray.
+    """The jobs of the local Ray: forks of its fork server. If the server does not answer, they are Ray jobs.
 
     Args:
-        ray: takes the jobs that are not short.
+        ray: the local Ray.
         settings: whose local Ray it is.
     """
 
@@ -47,15 +52,21 @@ class ForkedRunners:
             return None
         code = answer["exit_code"]
         message = "" if code is None else f"the process ended with exit code {code}"
+        if code == EXIT_WITHOUT_NODE and not self.ray.fetch_nodes():
+            # Not the runner ended itself, but Ray the runner.
+            return RayJob(ended=True, message="the local Ray has lost its node", exit_code=None)
         return RayJob(ended=code is not None, message=message, exit_code=code)
 
     def submit(self, ray_job_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the runner of a short job as a fork, and any other as a job of Ray."""
-        if IN_PROCESS_VARIABLE in environment:
-            runner = {"id": ray_job_id, "job": command[-1], "environment": dict(environment)}
-            if self._ask({"ask": "start", "code_state": compute_code_state(), **runner}).get("started"):
-                self._forked.append(ray_job_id)
-                return
+        """Start a runner as a fork; as a job of Ray if the fork server does not answer, or has other code."""
+        addresses = self._read_addresses()
+        variables = dict(environment)
+        if IN_PROCESS_VARIABLE not in environment:
+            variables |= make_driver_environment(self.settings, addresses, ray_job_id, environment)
+        runner = {"id": ray_job_id, "job": command[-1], "environment": variables}
+        if self._ask({"ask": "start", "code_state": compute_code_state(), **runner}).get("started"):
+            self._forked.append(ray_job_id)
+            return
         self.ray.submit(ray_job_id, command, environment)
 
     def fetch_nodes(self) -> Sequence[ClusterNode]:
@@ -80,12 +91,35 @@ class ForkedRunners:
 
     def _ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the server's answer; {} if it does not answer."""
-        addresses = read_addresses(self.settings.home)
-        if addresses is None:
-            raise RayUnavailable("the local Ray is gone")
+        socket = Path(self._read_addresses().temporary, FORK_SOCKET)
         try:
-            answer: Mapping[str, Any] = ask_fork_server(Path(addresses.temporary, FORK_SOCKET), question)
+            answer: Mapping[str, Any] = ask_fork_server(socket, question)
             return answer
         except (OSError, ValueError) as error:
             log.debug("the fork server does not answer: %s", error)
             return {}
+
+    def _read_addresses(self) -> Addresses:
+        addresses = read_addresses(self.settings.home)
+        if addresses is None:
+            raise RayUnavailable("the local Ray is gone")
+        return addresses
+
+
+def make_driver_environment(
+    settings: Settings, addresses: Addresses, ray_job_id: str, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Make the variables that a process of this machine needs to be a driver of the local Ray.
+
+    Args:
+        settings: of the home with Ray's token.
+        addresses: of Ray.
+        ray_job_id: the cluster's state tells the job of an actor by it.
+        environment: the actors get these variables; those of a Ray job get them from Ray's supervisor.
+    """
+    config = {"runtime_env": {"env_vars": dict(environment)}, "metadata": {SUBMISSION_KEY: ray_job_id}}
+    return make_ray_environment(settings.home) | {
+        "RAY_ADDRESS": addresses.gcs,
+        # Ray's supervisor passes the configuration of a job to its driver in this variable.
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
+    }

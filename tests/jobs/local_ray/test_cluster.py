@@ -69,12 +69,14 @@ ANSWERS = {
         actor("01", "2", "DEAD"),
         actor("03", "1", inside=None, CPU=0.5),
         actor("03", "1", inside=None) | {"class_name": "JobSupervisor"},
+        actor("05", "1"),
     ),
     JOBS: [
         {"job_id": "01", "submission_id": "fedsim-0abc12-1-0"},
         {"job_id": None, "submission_id": "fedsim-0wait0-0"},
         {"job_id": "03", "submission_id": "somebody-elses"},
         {"job_id": "04", "submission_id": None},
+        {"job_id": "05", "submission_id": None, "metadata": {"fedsim_submission": "fedsim-0fork0-0"}},
     ],
     # The second node has measured nothing yet.
     USAGE: {"data": {"summary": [usage("1"), {"raylet": {"nodeId": "2"}}]}},
@@ -110,10 +112,11 @@ def test_the_cluster_is_shown_without_usage(answer: Any) -> None:
 
 
 def test_actors_are_those_of_our_jobs() -> None:
-    others, mine = read_cluster_state(ANSWERS.__getitem__).jobs
+    others, mine, forked = read_cluster_state(ANSWERS.__getitem__).jobs
     assert (mine.job_id, mine.actors, mine.waiting) == ("0abc12", 3, 1)
     assert (mine.cpus, mine.gpus, mine.nodes) == (2.0, 0.6, ["1", "2"])
     assert (others.job_id, others.actors, others.cpus) == ("", 1, 0.5)
+    assert (forked.job_id, forked.actors) == ("0fork0", 1)
 
 
 def test_names_of_ray_jobs_are_those_that_the_reconciler_gives() -> None:
