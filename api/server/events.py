@@ -31,7 +31,8 @@ logger = logging.getLogger("fedsim.api")
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 STOPPING_COMMENT = b": the service is stopping; reconnect with Last-Event-ID\n\n"
 READ_LIMIT = 100
-"""Most events that a feed reads from the store at a time."""
+READ_BYTES = 2**20
+"""Most events that a feed reads from the store at a time, and their bytes; at least one event."""
 
 PAGE_LIMIT = 16
 """Most events that a watcher behind its feed reads from the store at a time."""
@@ -47,8 +48,10 @@ FEED_BYTES = 2**19
 class EventSource(Protocol):
     """The part of a store that the streams need."""
 
-    def events(self, job_id: str, after: int = 0, limit: int = READ_LIMIT) -> Sequence[JobEvent]:
-        """Return the events of a job with an id above `after`, oldest first."""
+    def events(
+        self, job_id: str, after: int = 0, limit: int = READ_LIMIT, most_bytes: int | None = None
+    ) -> Sequence[JobEvent]:
+        """Return the events of a job with an id above `after`, oldest first; at least one if there is one."""
 
 
 class Frame(NamedTuple):
@@ -73,6 +76,21 @@ def make_deleted_frame(job_id: str, after: int) -> Frame:
     """Make the last event for watchers of a deleted job."""
     data = {"message": "the job was deleted", "terminal": True}
     return make_frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
+
+
+async def read_frames(
+    store: EventSource, job_id: str, after: int, limit: int, most_bytes: int
+) -> list[Frame]:
+    """Read events from the store and convert them, apart from the event loop: a record may be large.
+
+    Raises:
+        JobNotFound: the job was deleted.
+    """
+
+    def read() -> list[Frame]:
+        return [make_frame(event) for event in store.events(job_id, after, limit, most_bytes)]
+
+    return await asyncio.to_thread(read)
 
 
 def take_page(frames: Sequence[Frame]) -> list[Frame]:
@@ -119,9 +137,10 @@ class Feed:
     async def _poll(self) -> None:
         try:
             while not self.ended:
-                events = await asyncio.to_thread(self.store.events, self.job_id, self.last_id, READ_LIMIT)
-                self._take([make_frame(event) for event in events])
-                await asyncio.sleep(self.period if len(events) < READ_LIMIT else 0)
+                frames = await read_frames(self.store, self.job_id, self.last_id, READ_LIMIT, READ_BYTES)
+                self._take(frames)
+                is_full = len(frames) == READ_LIMIT or sum(len(item.data) for item in frames) > READ_BYTES / 2
+                await asyncio.sleep(0 if is_full else self.period)
         except JobNotFound:
             self._take([make_deleted_frame(self.job_id, self.last_id)])
         except Exception:
@@ -211,10 +230,9 @@ class EventHub:
         if feed.covers(seen):
             return take_page(feed.list_frames_after(seen))
         try:
-            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE_LIMIT)
+            return take_page(await read_frames(self.store, feed.job_id, seen, PAGE_LIMIT, PAGE_BYTES))
         except JobNotFound:
             return [make_deleted_frame(feed.job_id, seen)]
-        return take_page([make_frame(event) for event in events])
 
     @asynccontextmanager
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import Engine, and_, select
+from sqlalchemy import ColumnElement, Engine, Text, and_, cast, func, select
 
 from jobs.spec import JobSpec
 from jobs.spec.submission import check_submission
@@ -18,6 +19,16 @@ from jobs.store.rows import check_same_submission, event_of, find_job_by_key, jo
 from jobs.store.states import JobState
 from jobs.store.tables import events, jobs, rounds
 from jobs.store.totals import Totals, read_totals
+
+
+def count_bytes(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Make the expression for the length of a JSON column as text."""
+    return func.coalesce(func.length(cast(column, Text)), 0)
+
+
+def count_rows_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
+    """Count the first rows whose lengths add up to `most_bytes` at most; at least 1."""
+    return max(1, sum(end <= most_bytes for end in accumulate(lengths)))
 
 
 class JobReader:
@@ -80,8 +91,11 @@ class JobReader:
         *,
         algorithm: str | None = None,
         search: str | None = None,
+        most_bytes: int | None = None,
     ) -> JobPage:
         """Return a page of jobs; see `jobs.store.paging.make_job_query` for the arguments.
+
+        With `most_bytes` the page ends before the specs of its jobs have more bytes; it has at least one job.
 
         Raises:
             RequestError: if a limit, an order or a filter is wrong.
@@ -89,7 +103,11 @@ class JobReader:
         """
         query = make_job_query(state, label, order_by, limit, algorithm, search)
         with self._engine.connect() as connection:
-            found = connection.execute(query.build_statement(page_token)).mappings().all()
+            statement = query.build_statement(page_token)
+            if most_bytes is not None:
+                lengths = connection.execute(statement.with_only_columns(count_bytes(jobs.c.spec))).scalars()
+                limit = min(limit, count_rows_that_fit(lengths, most_bytes))
+            found = connection.execute(statement.limit(limit + 1)).mappings().all()
             counts = {state: count for state, count in connection.execute(query.build_count_statement())}
         page, more = found[:limit], len(found) > limit
         return JobPage(
@@ -113,21 +131,47 @@ class JobReader:
         """Return the sums over all jobs so far."""
         return read_totals(self._engine)
 
-    def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
+    def rounds(
+        self, job_id: str, after: int = -1, limit: int | None = None, most_bytes: int | None = None
+    ) -> tuple[RoundRecord, ...]:
         """Return the rounds of a job after the round `after`, in order.
+
+        Args:
+            job_id: the job.
+            after: a number of a round.
+            limit: the most rounds.
+            most_bytes: the rounds end before their records have more bytes, but there is at least one.
 
         Raises:
             JobNotFound: if no job has this id.
         """
         query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
+        query = query.order_by(rounds.c.round).limit(limit)
         with self._engine.connect() as connection:
-            found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
+            if most_bytes is not None:
+                lengths = connection.execute(query.with_only_columns(count_bytes(rounds.c.record))).scalars()
+                query = query.limit(count_rows_that_fit(lengths, most_bytes))
+            found = connection.execute(query).scalars().all()
             if not found:
                 read_job_row(connection, job_id)
         return tuple(RoundRecord.model_validate(record) for record in found)
 
-    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
+    def count_record_bytes(self, job_id: str) -> int:
+        """Count the bytes of the records of all rounds of a job; 0 for an unknown job."""
+        query = select(func.coalesce(func.sum(count_bytes(rounds.c.record)), 0))
+        with self._engine.connect() as connection:
+            return int(connection.execute(query.where(rounds.c.job_id == job_id)).scalar_one())
+
+    def events(
+        self, job_id: str, after: int = 0, limit: int = 1000, most_bytes: int | None = None
+    ) -> tuple[JobEvent, ...]:
         """Return the events of a job after the event `after`, in order.
+
+        Args:
+            job_id: the job.
+            after: the id of an event.
+            limit: the most events.
+            most_bytes: the events end before their data have more bytes, but there is at least one.
 
         Raises:
             JobNotFound: if no job has this id.
@@ -136,6 +180,10 @@ class JobReader:
         query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
         query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
         with self._engine.connect() as connection:
+            if most_bytes is not None:
+                length = count_bytes(events.c.data) + count_bytes(rounds.c.record)
+                lengths = connection.execute(query.with_only_columns(length)).scalars()
+                query = query.limit(count_rows_that_fit(lengths, most_bytes))
             found = connection.execute(query).mappings().all()
             if not found:
                 read_job_row(connection, job_id)

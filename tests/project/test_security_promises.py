@@ -102,6 +102,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SERVER}/test_event_hub.py::test_a_watcher_that_does_not_read_holds_few_events",
         f"{SERVER}/test_logs.py::test_a_caller_who_has_gone_is_no_line_for_each_piece",
     ),
+    "large-pages": (
+        f"{SERVER}/test_routes.py::test_large_records_take_more_pages",
+        "tests/jobs/store/test_store_pages.py::test_pages_of_large_rows_end_early",
+        "tests/jobs/store/test_store_pages.py::test_pages_of_large_specs_have_fewer_jobs",
+    ),
     "unsent-bodies": (f"{CONNECTIONS}::test_bodies_that_do_not_come_whole_take_bounded_memory",),
     "rate": (
         f"{LIMITS}::test_who_asks_too_often_is_told_when_to_come_again",

@@ -18,7 +18,7 @@ from api.server.routes.curves import Id, Metric
 from api.server.routes.jobs import Label, read_all_rounds
 from fedsim.errors import FieldError, RequestError
 from jobs.store.job_store import JobStore
-from jobs.store.records import Job
+from jobs.store.records import Job, RoundRecord
 
 router = APIRouter(tags=["jobs"])
 
@@ -93,7 +93,12 @@ def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[Compa
         message = f"are {len(jobs)} jobs with {rounds:,} rounds; at most {MOST_ROUNDS:,} are compared here"
         hint = "give fewer jobs, or compare them on your machine: fedsim compare"
         raise RequestError([FieldError("label" if labels else "job", labels or ids, message, hint)])
-    return [ComparedRun.from_job(job, list(read_all_rounds(store, job.id, 0))) for job in jobs]
+    return [ComparedRun.from_job(job, _read_records(store, job.id)) for job in jobs]
+
+
+def _read_records(store: JobStore, job_id: str) -> list[RoundRecord]:
+    """Read the records of a job without the values of its method, which may be many and are not compared."""
+    return [record.model_copy(update={"method": {}}) for record in read_all_rounds(store, job_id, 0)]
 
 
 def _find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:

@@ -39,10 +39,12 @@ logger = logging.getLogger("fedsim.api")
 CSV_PAGE = 500
 
 MANY_JOBS = 100
-"""A larger page of jobs may take some megabytes of memory: few of them are read at once."""
-
 MANY_ROUNDS = 1000
-"""A larger page of rounds takes some megabytes of memory: few of them are read at once."""
+"""Larger pages may take some megabytes of memory: few of them are read at once."""
+
+SMALL_PAGE_BYTES = 2**20
+LARGE_PAGE_BYTES = 2**23
+"""Bytes of the specs or records on a page; it takes about ten times as much memory while it is made."""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -128,16 +130,24 @@ async def list_jobs(
         str | None, Query(max_length=1000, description="`next_page_token` of the previous page.")
     ] = None,
 ) -> Response:
-    """List jobs, page by page."""
+    """List jobs, page by page. A page of very large specs has fewer jobs than `limit`."""
 
     # The text is made in the thread, too: it has megabytes, and would keep the event loop busy.
     def read() -> str:
         page = service.store.list(
-            state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
+            state,
+            label,
+            order_by,
+            limit,
+            page_token=page_token,
+            algorithm=algorithm,
+            search=search,
+            most_bytes=LARGE_PAGE_BYTES if is_large else SMALL_PAGE_BYTES,
         )
         return page.model_dump_json()
 
-    run = service.round_lookups.run_work if limit > MANY_JOBS else run_in_threadpool
+    is_large = limit > MANY_JOBS
+    run = service.round_lookups.run_work if is_large else run_in_threadpool
     return Response(await run(read), media_type="application/json")
 
 
@@ -237,7 +247,10 @@ async def list_rounds(
         int, Query(ge=1, le=10_000, description="Maximum number of rounds. CSV always has all rounds.")
     ] = 1000,
 ) -> Response:
-    """List the round records of a job. With `Accept: text/csv`: a table of all rounds."""
+    """List the round records of a job; fewer than `limit` if they are very large.
+
+    With `Accept: text/csv`: a table of all rounds.
+    """
     store = service.store
     if "text/csv" in request.headers.get("accept", ""):
         await run_in_threadpool(store.get, job_id)
@@ -254,19 +267,15 @@ async def list_rounds(
 
 
 def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
-    store.get(job_id)
-    # One record more than requested tells whether there is another page.
-    records = store.rounds(job_id, after, limit + 1)
-    page = list(records[:limit])
-    found = RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
+    done = store.get(job_id).rounds_done
+    most_bytes = LARGE_PAGE_BYTES if limit > MANY_ROUNDS else SMALL_PAGE_BYTES
+    page = list(store.rounds(job_id, after, limit, most_bytes))
+    found = RoundPage(rounds=page, next_after=page[-1].round if page and page[-1].round < done else None)
     return found.model_dump_json()
 
 
 def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
     """Yield the rounds after `after`, reading page by page."""
-    while True:
-        records = store.rounds(job_id, after, CSV_PAGE)
+    while records := store.rounds(job_id, after, CSV_PAGE, SMALL_PAGE_BYTES):
         yield from records
-        if len(records) < CSV_PAGE:
-            return
         after = records[-1].round

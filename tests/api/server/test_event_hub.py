@@ -40,12 +40,14 @@ class CountingStore:
         self.store, self.asked, self.broken = store, 0, False
         self.limits: list[int] = []
 
-    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> Sequence[JobEvent]:
+    def events(
+        self, job_id: str, after: int = 0, limit: int = 1000, most_bytes: int | None = None
+    ) -> Sequence[JobEvent]:
         self.asked += 1
         self.limits.append(limit)
         if self.broken:
             raise OSError("the disk is gone")
-        return self.store.events(job_id, after, limit)
+        return self.store.events(job_id, after, limit, most_bytes)
 
 
 @pytest.fixture

@@ -115,6 +115,27 @@ def test_rounds_come_in_pages(service: RunningService, http: httpx.Client) -> No
     assert rest["next_after"] is None
 
 
+def test_large_records_take_more_pages(
+    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = service.running(rounds=9)
+    for number in range(1, 8):
+        values = {"quantiles": [0.25] * 60_000}
+        service.store.add_round(job.id, a_round(number).model_copy(update={"method": values}))
+    found, after = list[int](), 0
+    while after is not None:
+        page = http.get(f"{JOBS}/{job.id}/rounds", params={"limit": 100, "after": after})
+        assert len(page.content) < 1_100_000
+        found += [each["round"] for each in page.json()["rounds"]]
+        after = page.json()["next_after"]
+    assert found == [*range(1, 8)]
+    compared = http.get("/api/v1/comparison", params={"job": job.id})
+    assert compared.status_code == 200
+    monkeypatch.setattr("api.server.routes.method_curves.MOST_BYTES", 200_000)
+    refused = problem(http.get(f"{JOBS}/{job.id}/method-curves"), 422, "BAD_REQUEST")
+    assert "at most 0 MB are shown here" in refused["errors"][0]["message"]
+
+
 def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:
     job = service.running()
     service.store.add_round(job.id, a_round(1))

@@ -146,3 +146,30 @@ def test_wrong_pages_are_refused(store):
     with pytest.raises(SpecError) as caught:
         store.list(limit=0, order_by="colour")
     assert [e.path for e in caught.value.errors] == ["order_by", "limit"]
+
+
+def test_pages_of_large_rows_end_early(store):
+    """A page has at least one row, and none of the rows is lost between pages."""
+    job_id = running(store)
+    for number in range(5):
+        store.add_round(job_id, record(number).model_copy(update={"method": {"large": "x" * 1000 * number}}))
+    sizes = [len(store.rounds(job_id, after, 10, 3500)) for after in (-1, 2, 3)]
+    assert sizes == [2, 1, 1]
+    assert [each.round for each in store.rounds(job_id, 0, 2, 10**6)] == [1, 2]
+    assert store.count_record_bytes(job_id) > 10_000
+    assert store.count_record_bytes("nobody") == 0
+    seen, after = [], 0
+    while page := store.events(job_id, after, 10, 3500):
+        seen += [event.id for event in page]
+        after = page[-1].id
+    assert seen == [event.id for event in store.events(job_id)]
+
+
+def test_pages_of_large_specs_have_fewer_jobs(store):
+    for number in range(4):
+        store.create(parse_spec({"algorithm": "fedavg", "name": f"job {number}"}))
+    size = store.list(order_by="name", limit=4, most_bytes=1)
+    assert [job.name for job in size.jobs] == ["job 0"]
+    rest = store.list(order_by="name", limit=4, page_token=size.next_page_token, most_bytes=10**6)
+    assert [job.name for job in rest.jobs] == ["job 1", "job 2", "job 3"]
+    assert rest.next_page_token is None
