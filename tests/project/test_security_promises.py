@@ -45,6 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/api/reports/test_report.py::test_the_report_of_a_job_opens_from_disk_without_a_network",
     ),
     "data-roots": (
+        "tests/fedsim/data/test_hub.py::test_a_data_set_of_the_hub_names_no_file_of_this_machine",
         "tests/fedsim/data/test_data_paths.py::"
         "test_every_text_parameter_stays_in_the_data_roots_or_names_no_file",
         f"{SECURITY}::test_a_spec_reaches_no_file_outside_the_data_roots",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The package's own cache, which is empty; whoever asks the hub fails."""
     cache = tmp_path / "own"
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(cache))
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asks the hub"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: pytest.fail("asks the hub"))
     return cache
 
 
@@ -79,13 +80,20 @@ def test_without_a_cache_the_error_says_how_to_get_the_set(tmp_path: Path) -> No
 def test_a_download_fills_the_cache_of_the_first_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def download(path: str, config: str | None, *, cache_dir: str) -> None:
-        assert (path, config) == (f"hf://datasets/{NAME}", None)
-        write_images(Path(cache_dir))
+    class Builder:
+        """Stands for a builder of the package, for a data set whose files are on the hub."""
 
-    monkeypatch.setattr(datasets, "load_dataset", download)
+        def __init__(self, path: str, config: str | None, *, cache_dir: str) -> None:
+            assert (path, config) == (f"hf://datasets/{NAME}", None)
+            files = {"train": [f"hf://datasets/{NAME}@main/train.parquet"]}
+            self.config, self.cache = SimpleNamespace(data_files=files), Path(cache_dir)
+
+        def download_and_prepare(self) -> None:
+            write_images(self.cache)
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", Builder)
     assert len(load(tmp_path, download=True).train) == 6
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asks the hub"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: pytest.fail("asks the hub"))
     assert len(load(tmp_path).train) == len(load(tmp_path, download=True).train) == 6
 
 
@@ -93,9 +101,30 @@ def test_a_download_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     def download(*_: object, **__: object) -> None:
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub")
 
-    monkeypatch.setattr(datasets, "load_dataset", download)
+    monkeypatch.setattr(datasets, "load_dataset_builder", download)
     with pytest.raises(DataNotFound, match=r"a/b: cannot be downloaded .*doesn't exist.*check its name"):
         load(tmp_path, "a/b", download=True)
+
+
+def test_a_data_set_of_the_hub_names_no_file_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local folder with the same README stands for the data set: its builder is that of the package."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of this machine")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: default\n  data_files: {secret}\n---\n"
+    )
+    build = datasets.load.load_dataset_builder
+    monkeypatch.setattr(
+        datasets, "load_dataset_builder", lambda *_, cache_dir: build(str(repository), cache_dir=cache_dir)
+    )
+    with pytest.raises(DataError, match=r"a/b: names the file .*secret.txt, which is not on the hub"):
+        load(tmp_path, "a/b", download=True)
+    assert not [file for file in (tmp_path / "root").rglob("*") if file.suffix == ".arrow"]
+    assert not hub._is_on_hub("hf://datasets/a/b@main/../../secret.txt")
 
 
 FEATURES: dict[str, Any] = {

@@ -17,6 +17,7 @@ from fedsim.data.places import FETCH_HINT, TEXT_EXTRA, DataRoots, leaves_root
 from fedsim.errors import DataError, DataNotFound
 
 _CACHE = "huggingface"
+_ON_HUB = "hf://datasets/"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 
 
@@ -161,12 +162,33 @@ def _load_cached(library: Any, folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _download(library: Any, places: DataRoots, name: str, config: str | None) -> None:
-    """Download a data set of the hub into the cache of the first data root."""
+    """Download a data set of the hub into the cache of the first data root.
+
+    Raises:
+        DataNotFound: if it cannot be downloaded.
+        DataError: if it names files that are not on the hub.
+    """
     cache = places.make_download_root("hugging_face") / _CACHE
     try:
         # Without this prefix, a folder of the same name in the working directory would be read.
-        library.load_dataset(f"hf://datasets/{name}", config, cache_dir=str(cache))
+        builder = library.load_dataset_builder(f"{_ON_HUB}{name}", config, cache_dir=str(cache))
+        foreign = _find_foreign_file(builder)
+        if foreign is None:
+            builder.download_and_prepare()
     except Exception as error:  # the library and its clients raise many kinds of errors
         reason = " ".join(str(error).split())
         hint = "check its name and its configuration, or save it into a data root with save_to_disk"
         raise DataNotFound(f"{name}: cannot be downloaded from the hub ({reason})", hint) from error
+    if foreign is not None:
+        message = f"{name}: names the file {foreign}, which is not on the hub"
+        raise DataError(message, "take a data set that has all its files, or save it into a data root")
+
+
+def _find_foreign_file(builder: Any) -> str | None:
+    """Find a data file that is not on the hub: a README may name any path of this machine, or any address."""
+    parts = getattr(builder.config, "data_files", None) or {}
+    return next((str(file) for files in parts.values() for file in files if not _is_on_hub(str(file))), None)
+
+
+def _is_on_hub(file: str) -> bool:
+    return file.startswith(_ON_HUB) and ".." not in file.split("/")
