@@ -37,6 +37,9 @@ Level = Annotated[float, Range(above=0, below=1)]
 LISTED_CLIENTS = 50
 """Largest number of frozen clients that a record lists; newly frozen clients are all listed."""
 
+LISTED_LEVELS = 100
+"""Largest number of levels whose quantile a record has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseState:
@@ -144,12 +147,12 @@ class Phases:
         """The record of a round: its phase, the frozen clients, and the reason for the phase's end."""
         frozen, level = torch.nonzero(now.frozen).flatten().tolist(), self.current_level(now)
         newly = torch.nonzero(now.frozen & ~before.frozen).flatten().tolist()
-        over = level is None
+        over, listed = level is None, self.levels[:LISTED_LEVELS]
         return {
             "phase": "over" if over else f"{now.phase + 1} of {len(self.levels)}",
             "level": level,
             "threshold": None if isnan(now.threshold) else round_off(now.threshold),
-            "quantiles": [round_off(quantile(pool, each)) for each in self.levels] if len(pool) else [],
+            "quantiles": [round_off(quantile(pool, each)) for each in listed] if len(pool) else [],
             "frozen_clients": len(frozen),
             "frozen": frozen[:LISTED_CLIENTS],
             "newly_frozen": newly,

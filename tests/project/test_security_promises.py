@@ -133,7 +133,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/jobs/queue/test_packing.py::test_a_job_takes_what_its_spec_asks_for",
     ),
     "comparisons": (
-        f"{SERVER}/test_comparison.py::test_jobs_with_too_many_rounds_are_refused",
+        f"{SERVER}/test_comparison.py::test_jobs_with_too_large_records_are_refused",
         f"{SERVER}/test_comparison.py::test_few_comparisons_and_large_pages_run_at_once",
     ),
     "patterns": (

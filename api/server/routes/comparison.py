@@ -24,8 +24,8 @@ router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 500
 
-MOST_ROUNDS = 100_000
-"""Rounds of all jobs of a comparison: each takes some kilobytes of memory. A single job has no more."""
+MOST_BYTES = 200_000_000
+"""Bytes of the records of all jobs of a comparison, such as 100,000 rounds: they take seconds to read."""
 
 TABLE_TYPES = {
     "text/csv": PaperFormat.CSV,
@@ -85,12 +85,15 @@ def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[Compa
     """Read the rounds of the jobs.
 
     Raises:
-        JobNotFound, RequestError: as `_find_jobs`; RequestError also if the jobs have too many rounds.
+        JobNotFound, RequestError: as `_find_jobs`; RequestError also if the records are too large.
     """
     jobs = _find_jobs(store, ids, labels)
-    rounds = sum(job.rounds_done for job in jobs)
-    if rounds > MOST_ROUNDS and len(jobs) > 1:
-        message = f"are {len(jobs)} jobs with {rounds:,} rounds; at most {MOST_ROUNDS:,} are compared here"
+    if (size := sum(store.count_record_bytes(job.id) for job in jobs)) > MOST_BYTES:
+        rounds = sum(job.rounds_done for job in jobs)
+        message = (
+            f"records of {size / 1e6:,.1f} MB ({rounds:,} rounds of {len(jobs)} jobs); "
+            f"at most {MOST_BYTES / 1e6:,.1f} MB are compared here"
+        )
         hint = "give fewer jobs, or compare them on your machine: fedsim compare"
         raise RequestError([FieldError("label" if labels else "job", labels or ids, message, hint)])
     return [ComparedRun.from_job(job, _read_records(store, job.id)) for job in jobs]

@@ -87,7 +87,7 @@ async def get_method_curves(job_id: JobId, service: ServiceOf) -> Response:
 def _read_method_curves(store: JobStore, job_id: str) -> MethodCurves:
     job = store.get(job_id)
     if (size := store.count_record_bytes(job_id)) > MOST_BYTES:
-        message = f"has records of {size / 1e6:,.0f} MB; at most {MOST_BYTES / 1e6:,.0f} MB are shown here"
+        message = f"has records of {size / 1e6:,.1f} MB; at most {MOST_BYTES / 1e6:,.1f} MB are shown here"
         hint = f"read them page by page: /api/v1/jobs/{job_id}/rounds"
         raise RequestError([FieldError("job_id", job_id, message, hint)])
     records = list(read_all_rounds(store, job.id, 0))

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree, wire
-from fedsim.base.parameters import Count
+from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import PayloadAccounting
@@ -66,7 +66,7 @@ class IFCA(FedAvg, PayloadAccounting):
     purposes: ClassVar[tuple[str, ...]] = ("clustering", "personalisation")
     further_example_use: ClassVar[str] = "losses under the model of each cluster"
 
-    clusters: Count = 2
+    clusters: Annotated[int, Range(1, 1000)] = 2
 
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "cluster": Reduction.GATHER}
     deploys_models: ClassVar[bool] = False

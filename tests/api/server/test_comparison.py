@@ -90,15 +90,16 @@ def test_what_cannot_be_asked(http: httpx.Client, service: RunningService) -> No
         problem(http.get(ROUTE, params=asked), 422, "BAD_REQUEST")
 
 
-def test_jobs_with_too_many_rounds_are_refused(
+def test_jobs_with_too_large_records_are_refused(
     http: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rounds are in memory at once, and the service has other callers."""
     jobs = a_study(service)
-    monkeypatch.setattr("api.server.routes.comparison.MOST_ROUNDS", 11)
+    size = service.store.count_record_bytes(jobs[0].id)
+    monkeypatch.setattr("api.server.routes.comparison.MOST_BYTES", 6 * size - 1)
     refused = problem(http.get(ROUTE, params={"job": [job.id for job in jobs]}), 422, "BAD_REQUEST")
     [fault] = refused["errors"]
-    assert "6 jobs with 12 rounds; at most 11" in fault["message"]
+    assert "(12 rounds of 6 jobs); at most" in fault["message"]
     assert "fedsim compare" in fault["hint"]
     assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
 

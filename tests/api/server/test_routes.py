@@ -133,7 +133,7 @@ def test_large_records_take_more_pages(
     assert compared.status_code == 200
     monkeypatch.setattr("api.server.routes.method_curves.MOST_BYTES", 200_000)
     refused = problem(http.get(f"{JOBS}/{job.id}/method-curves"), 422, "BAD_REQUEST")
-    assert "at most 0 MB are shown here" in refused["errors"][0]["message"]
+    assert "at most 0.2 MB are shown here" in refused["errors"][0]["message"]
 
 
 def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:
