@@ -1,7 +1,7 @@
 """Many runs: the time from a command or a submission to the first round, a sweep, and many tiny jobs.
 
     python benchmarks/many_runs.py run demo --before ../old          # command to first round, and whole
-    python benchmarks/many_runs.py warm                              # submission to first round
+    python benchmarks/many_runs.py warm workload-a --before ../old   # submission to first round
     python benchmarks/many_runs.py sweep --runs 24                   # against a plain loop over simulate
     python benchmarks/many_runs.py tiny --jobs 500                   # jobs of 2 rounds and one worker
 
@@ -78,7 +78,8 @@ def serve(root: Path) -> Iterator[httpx.Client]:
         environment, port = make_environment(root, Path(home)), 18000 + os.getpid() % 1000
         fedsim = [sys.executable, "-m", "api.cli.main"]
         with Path(home, "serve.out").open("wb") as log:
-            output: dict[str, Any] = {"env": environment, "stdout": log, "stderr": log}
+            # Not in the folder of this file: Python would import its packages instead of those of `root`.
+            output: dict[str, Any] = {"env": environment, "stdout": log, "stderr": log, "cwd": home}
             server = subprocess.Popen([*fedsim, "serve", "--port", str(port)], **output)
             try:
                 with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -136,13 +137,13 @@ def wait_for_jobs(client: httpx.Client, jobs: list[str]) -> None:
             raise RuntimeError(f"job {job}: {found['state']}, {found['message']}")
 
 
-def time_warm_submission(root: Path, times: int) -> list[float]:
-    """Return the seconds from a submission of the demo to the service's record of round 1, each time."""
+def time_warm_submission(root: Path, times: int, spec: str) -> list[float]:
+    """Return the seconds from a submission to the service's record of round 1, each time."""
     found = list[float]()
     with serve(root) as client:
         for seed in range(times):
             began = time.perf_counter()
-            job = submit(client, make_demo(seed))
+            job = submit(client, {**WORKLOAD_A, "seed": seed} if spec == "workload-a" else make_demo(seed))
             wait_until(lambda: client.get(f"/api/v1/jobs/{job}").json()["rounds_done"] > 0)  # noqa: B023
             found.append(time.perf_counter() - began)
             wait_for_jobs(client, [job])
@@ -211,7 +212,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("run", "warm", "sweep", "tiny"))
-    parser.add_argument("spec", nargs="?", default="demo", help="of `run`: a spec, or workload-a")
+    parser.add_argument(
+        "spec", nargs="?", default="demo", help="of `run`: a spec; of `run` and `warm`: demo or workload-a"
+    )
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--runs", type=int, default=24)
@@ -223,7 +226,8 @@ def main() -> None:
         found = measure_run(asked, roots)
     elif asked.what == "warm":
         found = {
-            name: round(median(time_warm_submission(root, asked.times)), 2) for name, root in roots.items()
+            name: round(median(time_warm_submission(root, asked.times, asked.spec)), 2)
+            for name, root in roots.items()
         }
     elif asked.what == "sweep":
         specs = [make_demo(seed) for seed in range(asked.runs)]

@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import exp, inf, log, log1p, sqrt
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, ndtr
+import scipy
 
 SEARCH_STEPS = 60
 
@@ -88,7 +88,8 @@ def compute_gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     if not noise_multiplier:
         return 1.0
     ratio = 2 / noise_multiplier
-    return float(ndtr(ratio / 2 - epsilon / ratio) - exp(epsilon) * ndtr(-ratio / 2 - epsilon / ratio))
+    below, above = scipy.special.ndtr([ratio / 2 - epsilon / ratio, -ratio / 2 - epsilon / ratio])
+    return float(below - exp(epsilon) * above)
 
 
 def compose_rounds(epsilon: float, rounds: int, delta: float) -> float:
@@ -112,6 +113,7 @@ def compose_rounds(epsilon: float, rounds: int, delta: float) -> float:
 def _compute_composed_delta(epsilon: float, rounds: int, index: int) -> float:
     """Return delta_i of Theorem 3.3, computed in logarithms."""
     each = np.arange(index)
-    choices = gammaln(rounds + 1) - gammaln(each + 1) - gammaln(rounds - each + 1)
+    log_factorial = scipy.special.gammaln
+    choices = log_factorial(rounds + 1) - log_factorial(each + 1) - log_factorial(rounds - each + 1)
     terms = choices + (rounds - each) * epsilon + np.log(-np.expm1(-2 * (index - each) * epsilon))
-    return float(np.exp(logsumexp(terms) - rounds * np.logaddexp(0, epsilon)))
+    return float(np.exp(scipy.special.logsumexp(terms) - rounds * np.logaddexp(0, epsilon)))
