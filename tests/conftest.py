@@ -36,6 +36,11 @@ UNPACKED = ("data root",)
 """Nor for this, which every skip for want of a data set names, where FEDSIM_DATA says that they are there."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, so that of two processes none works alone on them at the end."""
+    items.sort(key=lambda item: "reference" not in item.path.parts)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Where everything is installed, a skip for want of it is a failure."""
