@@ -57,6 +57,9 @@ ENDED_STATUSES = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 def main() -> int:
     """Run a Ray; return 0 if it was ended on purpose, and 1 if it ended by itself or never started."""
     settings = Settings.from_env()
+    # The address and the token of another Ray must not reach this Ray and its drivers.
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        os.environ.pop(name, None)
     os.umask(PRIVATE_UMASK)
     home = settings.make_home()
     stop = threading.Event()
@@ -116,9 +119,6 @@ def _start_ray(
         # By default Ray waits half a minute for running jobs before it ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    # The address and the token of another Ray must not reach this one through the environment.
-    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
-        environment.pop(name, None)
     read_or_make_token(home)
     return subprocess.Popen(
         command, env=environment, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGTERM)

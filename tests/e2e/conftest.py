@@ -12,7 +12,9 @@ from tests.e2e.server import Server, running_server
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("home")) as started:
+    # The variable of another Ray of the user must reach neither the service's Ray nor its drivers.
+    other = {"RAY_AUTH_TOKEN": "of another Ray"}
+    with running_server(tmp_path_factory.mktemp("home"), **other) as started:
         yield started
 
 

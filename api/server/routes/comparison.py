@@ -15,7 +15,7 @@ from api.reports.comparison_tables import PaperFormat, render_table
 from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.curves import Id, Metric
-from api.server.routes.jobs import Label, read_all_rounds
+from api.server.routes.jobs import Label, check_record_bytes, read_all_rounds
 from fedsim.errors import FieldError, RequestError
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, RoundRecord
@@ -23,9 +23,6 @@ from jobs.store.records import Job, RoundRecord
 router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 500
-
-MOST_BYTES = 200_000_000
-"""Bytes of the records of all jobs of a comparison, such as 100,000 rounds: they take seconds to read."""
 
 TABLE_TYPES = {
     "text/csv": PaperFormat.CSV,
@@ -88,14 +85,8 @@ def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[Compa
         JobNotFound, RequestError: as `_find_jobs`; RequestError also if the records are too large.
     """
     jobs = _find_jobs(store, ids, labels)
-    if (size := sum(store.count_record_bytes(job.id) for job in jobs)) > MOST_BYTES:
-        rounds = sum(job.rounds_done for job in jobs)
-        message = (
-            f"records of {size / 1e6:,.1f} MB ({rounds:,} rounds of {len(jobs)} jobs); "
-            f"at most {MOST_BYTES / 1e6:,.1f} MB are compared here"
-        )
-        hint = "give fewer jobs, or compare them on your machine: fedsim compare"
-        raise RequestError([FieldError("label" if labels else "job", labels or ids, message, hint)])
+    hint = "give fewer jobs, or compare them on your machine: fedsim compare"
+    check_record_bytes(store, jobs, "label" if labels else "job", labels or ids, hint)
     return [ComparedRun.from_job(job, _read_records(store, job.id)) for job in jobs]
 
 

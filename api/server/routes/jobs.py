@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from api.server.dependencies import (
 from api.server.errors import describe_problems
 from api.server.openapi import CLONING_BODY, RESUME_BODY, SUBMISSION_BODY
 from api.server.service import Service
+from fedsim.errors import FieldError, RequestError
 from jobs.spec.cloning import clone_spec
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, JobPage, RoundRecord
@@ -41,6 +42,9 @@ CSV_PAGE = 500
 MANY_JOBS = 100
 MANY_ROUNDS = 1000
 """Larger pages may take some megabytes of memory: few of them are read at once."""
+
+MOST_RECORD_BYTES = 200_000_000
+"""Bytes of the records that one request reads, such as 100,000 rounds: they take seconds."""
 
 SMALL_PAGE_BYTES = 2**20
 LARGE_PAGE_BYTES = 2**23
@@ -253,7 +257,9 @@ async def list_rounds(
     """
     store = service.store
     if "text/csv" in request.headers.get("accept", ""):
-        await run_in_threadpool(store.get, job_id)
+        job = await run_in_threadpool(store.get, job_id)
+        hint = "read them page by page, as JSON"
+        await run_in_threadpool(check_record_bytes, store, [job], "job_id", job_id, hint)
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
         # Read twice instead of kept: the first line names all columns, and a metric may start late.
         names = await service.round_lookups.run_work(
@@ -272,6 +278,20 @@ def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
     page = list(store.rounds(job_id, after, limit, most_bytes))
     found = RoundPage(rounds=page, next_after=page[-1].round if page and page[-1].round < done else None)
     return found.model_dump_json()
+
+
+def check_record_bytes(store: JobStore, jobs: Sequence[Job], field: str, value: Any, hint: str) -> None:
+    """Check that all records of the jobs together can be read for one request.
+
+    Raises:
+        RequestError: if they are too large; the other arguments are those of its fault.
+    """
+    if (size := sum(store.count_record_bytes(job.id) for job in jobs)) > MOST_RECORD_BYTES:
+        rounds, most = sum(job.rounds_done for job in jobs), MOST_RECORD_BYTES / 1e6
+        message = (
+            f"has records of {size / 1e6:,.1f} MB ({rounds:,} rounds); at most {most:,.1f} MB are read here"
+        )
+        raise RequestError([FieldError(field, value, message, hint)])
 
 
 def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:

@@ -16,15 +16,11 @@ from api.reports.method_curves import (
 )
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
-from api.server.routes.jobs import read_all_rounds
-from fedsim.errors import FieldError, RequestError
+from api.server.routes.jobs import check_record_bytes, read_all_rounds
 from jobs.run.class_map import MAX_CLIENTS_SHOWN
 from jobs.store.job_store import JobStore
 
 router = APIRouter(tags=["jobs"])
-
-MOST_BYTES = 200_000_000
-"""Bytes of all records of the job; they take about five times as much memory."""
 
 Title = Annotated[str, Field(description="Name for people, such as `frozen clients`.")]
 
@@ -86,10 +82,8 @@ async def get_method_curves(job_id: JobId, service: ServiceOf) -> Response:
 
 def _read_method_curves(store: JobStore, job_id: str) -> MethodCurves:
     job = store.get(job_id)
-    if (size := store.count_record_bytes(job_id)) > MOST_BYTES:
-        message = f"has records of {size / 1e6:,.1f} MB; at most {MOST_BYTES / 1e6:,.1f} MB are shown here"
-        hint = f"read them page by page: /api/v1/jobs/{job_id}/rounds"
-        raise RequestError([FieldError("job_id", job_id, message, hint)])
+    hint = f"read them page by page: /api/v1/jobs/{job_id}/rounds"
+    check_record_bytes(store, [job], "job_id", job_id, hint)
     records = list(read_all_rounds(store, job.id, 0))
     curves = [
         MethodCurve(

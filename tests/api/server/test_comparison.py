@@ -96,10 +96,10 @@ def test_jobs_with_too_large_records_are_refused(
     """All rounds are in memory at once, and the service has other callers."""
     jobs = a_study(service)
     size = service.store.count_record_bytes(jobs[0].id)
-    monkeypatch.setattr("api.server.routes.comparison.MOST_BYTES", 6 * size - 1)
+    monkeypatch.setattr("api.server.routes.jobs.MOST_RECORD_BYTES", 6 * size - 1)
     refused = problem(http.get(ROUTE, params={"job": [job.id for job in jobs]}), 422, "BAD_REQUEST")
     [fault] = refused["errors"]
-    assert "(12 rounds of 6 jobs); at most" in fault["message"]
+    assert "(12 rounds); at most" in fault["message"]
     assert "fedsim compare" in fault["hint"]
     assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
 

@@ -131,9 +131,11 @@ def test_large_records_take_more_pages(
     assert found == [*range(1, 8)]
     compared = http.get("/api/v1/comparison", params={"job": job.id})
     assert compared.status_code == 200
-    monkeypatch.setattr("api.server.routes.method_curves.MOST_BYTES", 200_000)
+    monkeypatch.setattr("api.server.routes.jobs.MOST_RECORD_BYTES", 200_000)
     refused = problem(http.get(f"{JOBS}/{job.id}/method-curves"), 422, "BAD_REQUEST")
-    assert "at most 0.2 MB are shown here" in refused["errors"][0]["message"]
+    as_csv = http.get(f"{JOBS}/{job.id}/rounds", headers={"Accept": "text/csv"})
+    problem(as_csv, 422, "BAD_REQUEST")
+    assert "(7 rounds); at most 0.2 MB are read here" in refused["errors"][0]["message"]
 
 
 def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:
