@@ -152,10 +152,11 @@ class Service:
             return True  # deleted, and only an ended job can be deleted
 
     def close(self) -> None:
-        """End open streams, plans and checks."""
+        """End open streams, plans, checks and long look-ups of rounds."""
         self.event_hub.close()
         self.planner.close()
         self.data_checker.close()
+        self.round_lookups.close()
 
     def parse_spec(self, data: dict[str, Any]) -> JobSpec:
         """Parse a spec, and check its fields and names.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -13,10 +14,33 @@ from api.server.errors import ServiceBusy
 MOST_WAITING = 100
 """Waiting look-ups of one kind; each keeps the body of its request in memory."""
 
+GONE_SECONDS = 0.5
+"""Seconds between two looks at whether a caller has left."""
+
 PROBE_SECONDS = 5.0
 """Seconds after which the database counts as not answering."""
 
 T = TypeVar("T")
+
+
+class Interest:
+    """Whether anybody still waits for the result of a look-up: its thread asks from time to time."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """Say that nobody waits any more."""
+        self._ended.set()
+
+    def check(self) -> None:
+        """Check that somebody waits.
+
+        Raises:
+            ServiceBusy: nobody does.
+        """
+        if self._ended.is_set():
+            raise ServiceBusy("the look-up was given up: its caller has left, or the service stops")
 
 
 class Lookups:
@@ -30,6 +54,7 @@ class Lookups:
     def __init__(self, threads: int, waiting: int = MOST_WAITING) -> None:
         self.threads, self.waiting = threads, waiting
         self.pending = 0
+        self._interests = set[Interest]()
         # Created on first use, because it belongs to an event loop.
         self._limiter: CapacityLimiter | None = None
 
@@ -47,6 +72,37 @@ class Lookups:
             return await to_thread.run_sync(work, *given, limiter=self._limiter)
         finally:
             self.pending -= 1
+
+    async def run_while_wanted(
+        self, is_gone: Callable[[], Awaitable[bool]], work: Callable[[Interest], T]
+    ) -> T:
+        """Run `work` as `run_work`; end the interest in it when the caller leaves, or the service stops.
+
+        Args:
+            is_gone: returns whether the caller has left.
+            work: checks the interest that it is given.
+
+        Raises:
+            ServiceBusy: too many look-ups are waiting, or nobody waits for this one.
+        """
+        interest = Interest()
+        self._interests.add(interest)
+        watcher = asyncio.create_task(self._end_interest(is_gone, interest))
+        try:
+            return await self.run_work(work, interest)
+        finally:
+            watcher.cancel()
+            self._interests.discard(interest)
+
+    async def _end_interest(self, is_gone: Callable[[], Awaitable[bool]], interest: Interest) -> None:
+        while not await is_gone():
+            await asyncio.sleep(GONE_SECONDS)
+        interest.end()
+
+    def close(self) -> None:
+        """End the interest in all look-ups, so that the service can stop."""
+        for interest in self._interests:
+            interest.end()
 
 
 class SharedProbe:

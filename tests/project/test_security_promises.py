@@ -134,6 +134,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "comparisons": (
         f"{SERVER}/test_comparison.py::test_jobs_with_too_large_records_are_refused",
+        f"{SERVER}/test_slow_lookups.py::test_a_look_up_ends_when_nobody_waits_for_it",
         f"{SERVER}/test_comparison.py::test_few_comparisons_and_large_pages_run_at_once",
     ),
     "patterns": (

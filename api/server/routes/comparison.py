@@ -16,6 +16,7 @@ from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.curves import Id, Metric
 from api.server.routes.jobs import Label, check_record_bytes, read_all_rounds
+from api.server.slow_lookups import Interest
 from fedsim.errors import FieldError, RequestError
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, RoundRecord
@@ -68,17 +69,17 @@ async def compare_jobs(
     table = next((kind for kind in TABLE_TYPES if kind in accepted), None)
 
     # The text is made here, too: it has megabytes, and would keep the event loop busy.
-    def compare() -> Response:
-        runs = _read_runs(service.store, job or [], label or [])
+    def compare(interest: Interest) -> Response:
+        runs = _read_runs(service.store, job or [], label or [], interest)
         found = compare_runs(runs, metric, target, last=last, against=against, together=together, along=along)
         if table is None:
             return Response(found.model_dump_json(), media_type="application/json")
         return Response(render_table(found, TABLE_TYPES[table]), media_type=table)
 
-    return await service.round_lookups.run_work(compare)
+    return await service.round_lookups.run_while_wanted(request.is_disconnected, compare)
 
 
-def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[ComparedRun]:
+def _read_runs(store: JobStore, ids: list[str], labels: list[str], interest: Interest) -> list[ComparedRun]:
     """Read the rounds of the jobs.
 
     Raises:
@@ -87,12 +88,14 @@ def _read_runs(store: JobStore, ids: list[str], labels: list[str]) -> list[Compa
     jobs = _find_jobs(store, ids, labels)
     hint = "give fewer jobs, or compare them on your machine: fedsim compare"
     check_record_bytes(store, jobs, "label" if labels else "job", labels or ids, hint)
-    return [ComparedRun.from_job(job, _read_records(store, job.id)) for job in jobs]
+    return [ComparedRun.from_job(job, _read_records(store, job.id, interest)) for job in jobs]
 
 
-def _read_records(store: JobStore, job_id: str) -> list[RoundRecord]:
+def _read_records(store: JobStore, job_id: str, interest: Interest) -> list[RoundRecord]:
     """Read the records of a job without the values of its method, which may be many and are not compared."""
-    return [record.model_copy(update={"method": {}}) for record in read_all_rounds(store, job_id, 0)]
+    return [
+        record.model_copy(update={"method": {}}) for record in read_all_rounds(store, job_id, 0, interest)
+    ]
 
 
 def _find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:

@@ -27,6 +27,7 @@ from api.server.dependencies import (
 from api.server.errors import describe_problems
 from api.server.openapi import CLONING_BODY, RESUME_BODY, SUBMISSION_BODY
 from api.server.service import Service
+from api.server.slow_lookups import Interest
 from fedsim.errors import FieldError, RequestError
 from jobs.spec.cloning import clone_spec
 from jobs.store.job_store import JobStore
@@ -49,6 +50,9 @@ MOST_RECORD_BYTES = 200_000_000
 SMALL_PAGE_BYTES = 2**20
 LARGE_PAGE_BYTES = 2**23
 """Bytes of the specs or records on a page; it takes about ten times as much memory while it is made."""
+
+INTEREST = Interest()
+"""The interest in answers that are sent while they are read: they end with their connection."""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -262,8 +266,9 @@ async def list_rounds(
         await run_in_threadpool(check_record_bytes, store, [job], "job_id", job_id, hint)
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
         # Read twice instead of kept: the first line names all columns, and a metric may start late.
-        names = await service.round_lookups.run_work(
-            lambda: list_columns(read_all_rounds(store, job_id, after))
+        names = await service.round_lookups.run_while_wanted(
+            request.is_disconnected,
+            lambda interest: list_columns(read_all_rounds(store, job_id, after, interest)),
         )
         lines = format_csv(names, read_all_rounds(store, job_id, after))
         return StreamingResponse(lines, headers=headers, media_type="text/csv")
@@ -294,8 +299,16 @@ def check_record_bytes(store: JobStore, jobs: Sequence[Job], field: str, value: 
         raise RequestError([FieldError(field, value, message, hint)])
 
 
-def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
-    """Yield the rounds after `after`, reading page by page."""
+def read_all_rounds(
+    store: JobStore, job_id: str, after: int, interest: Interest = INTEREST
+) -> Iterator[RoundRecord]:
+    """Yield the rounds after `after`, reading page by page.
+
+    Raises:
+        ServiceBusy: nobody is interested any more.
+    """
+    interest.check()
     while records := store.rounds(job_id, after, CSV_PAGE, SMALL_PAGE_BYTES):
         yield from records
+        interest.check()
         after = records[-1].round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, JsonValue
 
 from api.reports.method_curves import (
@@ -17,6 +17,7 @@ from api.reports.method_curves import (
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.jobs import check_record_bytes, read_all_rounds
+from api.server.slow_lookups import Interest
 from jobs.run.class_map import MAX_CLIENTS_SHOWN
 from jobs.store.job_store import JobStore
 
@@ -70,21 +71,22 @@ class MethodCurves(BaseModel):
 @router.get(
     "/jobs/{job_id}/method-curves", response_model=MethodCurves, responses=describe_problems(404, 422, 503)
 )
-async def get_method_curves(job_id: JobId, service: ServiceOf) -> Response:
+async def get_method_curves(request: Request, job_id: JobId, service: ServiceOf) -> Response:
     """Get the values that the algorithm of a job reports: curves, changes, latest values, clusters."""
 
     # The text is made in the thread, too: of a long job it has megabytes.
-    def read() -> str:
-        return _read_method_curves(service.store, job_id).model_dump_json()
+    def read(interest: Interest) -> str:
+        return _read_method_curves(service.store, job_id, interest).model_dump_json()
 
-    return Response(await service.round_lookups.run_work(read), media_type="application/json")
+    text = await service.round_lookups.run_while_wanted(request.is_disconnected, read)
+    return Response(text, media_type="application/json")
 
 
-def _read_method_curves(store: JobStore, job_id: str) -> MethodCurves:
+def _read_method_curves(store: JobStore, job_id: str, interest: Interest) -> MethodCurves:
     job = store.get(job_id)
     hint = f"read them page by page: /api/v1/jobs/{job_id}/rounds"
     check_record_bytes(store, [job], "job_id", job_id, hint)
-    records = list(read_all_rounds(store, job.id, 0))
+    records = list(read_all_rounds(store, job.id, 0, interest))
     curves = [
         MethodCurve(
             name=name,

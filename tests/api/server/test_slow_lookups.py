@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from api.server.errors import ServiceBusy
-from api.server.slow_lookups import Lookups, SharedProbe
+from api.server.slow_lookups import Interest, Lookups, SharedProbe
 from api.server.work_process import WorkProcess
 from fedsim import FedSimClient
 from fedsim.errors import SpecError
@@ -172,3 +172,33 @@ def test_probes_of_a_silent_store_hold_one_thread() -> None:
 
     asyncio.run(probe())
     assert len(asked) <= 3
+
+
+@pytest.mark.parametrize("end", ["the caller leaves", "the service stops"])
+def test_a_look_up_ends_when_nobody_waits_for_it(end: str) -> None:
+    """The thread that reads the rounds is free for others again."""
+
+    async def scene() -> None:
+        lookups, left, seen = Lookups(threads=1, waiting=5), threading.Event(), threading.Event()
+
+        async def is_gone() -> bool:
+            return left.is_set()
+
+        def work(interest: Interest) -> None:
+            while True:
+                interest.check()
+                seen.set()
+
+        asked = asyncio.create_task(lookups.run_while_wanted(is_gone, work))
+        while not seen.is_set():
+            await asyncio.sleep(0.01)
+        if end == "the caller leaves":
+            left.set()
+        else:
+            lookups.close()
+        with pytest.raises(ServiceBusy, match="was given up"):
+            await asked
+        assert lookups.pending == 0
+        assert await lookups.run_while_wanted(is_gone, lambda _: 3) == 3
+
+    asyncio.run(scene())
