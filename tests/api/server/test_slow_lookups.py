@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -202,3 +204,26 @@ def test_a_look_up_ends_when_nobody_waits_for_it(end: str) -> None:
         assert await lookups.run_while_wanted(is_gone, lambda _: 3) == 3
 
     asyncio.run(scene())
+
+
+def test_a_caller_that_leaves_frees_its_thread(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_for_ever(store: object, job_id: str, after: int, interest: Interest) -> Iterator[Any]:
+        while True:
+            interest.check()
+            yield from ()
+
+    monkeypatch.setattr("api.server.routes.comparison.read_all_rounds", read_for_ever)
+    job, lookups = quiet.ended(), quiet.app.state.service.round_lookups
+    with socket.create_connection(("127.0.0.1", quiet.port)) as caller:
+        caller.sendall(f"GET {API}/comparison?job={job.id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        wait_until(lambda: lookups.pending == 1)
+    wait_until(lambda: lookups.pending == 0)
+
+
+def wait_until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
