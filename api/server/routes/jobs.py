@@ -262,14 +262,15 @@ async def list_rounds(
     store = service.store
     if "text/csv" in request.headers.get("accept", ""):
         job = await run_in_threadpool(store.get, job_id)
-        hint = "read them page by page, as JSON"
-        await run_in_threadpool(check_record_bytes, store, [job], "job_id", job_id, hint)
+
+        def read_names(interest: Interest) -> list[str]:
+            hint = "read them page by page, as JSON"
+            check_record_bytes(store, [job], "job_id", job_id, hint, interest)
+            return list_columns(read_all_rounds(store, job_id, after, interest))
+
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
         # Read twice instead of kept: the first line names all columns, and a metric may start late.
-        names = await service.round_lookups.run_while_wanted(
-            request.is_disconnected,
-            lambda interest: list_columns(read_all_rounds(store, job_id, after, interest)),
-        )
+        names = await service.round_lookups.run_while_wanted(request.is_disconnected, read_names)
         lines = format_csv(names, read_all_rounds(store, job_id, after))
         return StreamingResponse(lines, headers=headers, media_type="text/csv")
     run = service.round_lookups.run_work if limit > MANY_ROUNDS else run_in_threadpool
@@ -285,13 +286,28 @@ def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
     return found.model_dump_json()
 
 
-def check_record_bytes(store: JobStore, jobs: Sequence[Job], field: str, value: Any, hint: str) -> None:
+def check_record_bytes(
+    store: JobStore, jobs: Sequence[Job], field: str, value: Any, hint: str, interest: Interest
+) -> None:
     """Check that all records of the jobs together can be read for one request.
 
+    Args:
+        store: of the jobs.
+        jobs: whose records are read.
+        field: of the request that named the jobs.
+        value: of the field.
+        hint: the way out, if the records are too large.
+        interest: in the answer; counting bytes takes part of a second.
+
     Raises:
-        RequestError: if they are too large; the other arguments are those of its fault.
+        RequestError: they are too large.
+        ServiceBusy: nobody is interested any more.
     """
-    if (size := sum(store.count_record_bytes(job.id) for job in jobs)) > MOST_RECORD_BYTES:
+    size = 0
+    for job in jobs:
+        interest.check()
+        size += store.count_record_bytes(job.id)
+    if size > MOST_RECORD_BYTES:
         rounds, most = sum(job.rounds_done for job in jobs), MOST_RECORD_BYTES / 1e6
         message = (
             f"has records of {size / 1e6:,.1f} MB ({rounds:,} rounds); at most {most:,.1f} MB are read here"

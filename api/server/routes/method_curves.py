@@ -85,7 +85,7 @@ async def get_method_curves(request: Request, job_id: JobId, service: ServiceOf)
 def _read_method_curves(store: JobStore, job_id: str, interest: Interest) -> MethodCurves:
     job = store.get(job_id)
     hint = f"read them page by page: /api/v1/jobs/{job_id}/rounds"
-    check_record_bytes(store, [job], "job_id", job_id, hint)
+    check_record_bytes(store, [job], "job_id", job_id, hint, interest)
     records = list(read_all_rounds(store, job.id, 0, interest))
     curves = [
         MethodCurve(

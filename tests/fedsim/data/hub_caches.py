@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -38,3 +39,15 @@ def write_images(cache: Path, config: str = "plain_text") -> Path:
     builder = Builder(cache_dir=str(cache), dataset_name="cifar10", repo_id=NAME, hash="0b2714987f")
     builder.download_and_prepare()
     return Path(builder.cache_dir)
+
+
+class HubBuilder:
+    """Stands for a builder of the package for `NAME`, whose files are on the hub."""
+
+    def __init__(self, path: str, config: str | None, *, cache_dir: str) -> None:
+        assert (path, config) == (f"hf://datasets/{NAME}", None)
+        files = {"train": [f"hf://datasets/{NAME}@main/train.parquet"]}
+        self.config, self.cache = SimpleNamespace(data_files=files), Path(cache_dir)
+
+    def download_and_prepare(self) -> None:
+        write_images(self.cache)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from fedsim.data import list_locations, load_dataset
 from fedsim.data.sources.hugging_face import hub
 from fedsim.errors import DataError, DataNotFound, SpecError
-from tests.fedsim.data.hub_caches import NAME, images, write_images
+from tests.fedsim.data.hub_caches import NAME, HubBuilder, images, write_images
 
 datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
 
@@ -80,18 +79,7 @@ def test_without_a_cache_the_error_says_how_to_get_the_set(tmp_path: Path) -> No
 def test_a_download_fills_the_cache_of_the_first_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Builder:
-        """Stands for a builder of the package, for a data set whose files are on the hub."""
-
-        def __init__(self, path: str, config: str | None, *, cache_dir: str) -> None:
-            assert (path, config) == (f"hf://datasets/{NAME}", None)
-            files = {"train": [f"hf://datasets/{NAME}@main/train.parquet"]}
-            self.config, self.cache = SimpleNamespace(data_files=files), Path(cache_dir)
-
-        def download_and_prepare(self) -> None:
-            write_images(self.cache)
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", Builder)
+    monkeypatch.setattr(datasets, "load_dataset_builder", HubBuilder)
     assert len(load(tmp_path, download=True).train) == 6
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: pytest.fail("asks the hub"))
     assert len(load(tmp_path).train) == len(load(tmp_path, download=True).train) == 6

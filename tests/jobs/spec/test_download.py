@@ -23,7 +23,7 @@ from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.dataset_facts import look_up_facts
 from jobs.spec.resolve import resolve_spec
-from tests.fedsim.data.hub_caches import NAME, write_images
+from tests.fedsim.data.hub_caches import NAME, HubBuilder
 from tests.fedsim.data.samples import write_idx
 
 FILES = tuple(
@@ -138,13 +138,13 @@ def test_a_check_downloads_no_set_of_the_hub_and_the_run_checks_the_rest(
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "own"))
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asks the hub"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: pytest.fail("asks the hub"))
     settings = Settings(home=tmp_path / "home")
     dataset = {"name": "hugging_face", "path": NAME}
     spec = parse_spec(spec_of(dataset=dataset, partition="natural", download=True))
     assert look_up_facts(spec, settings) is None
     assert resolve_spec(spec, settings).download
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, cache_dir: write_images(Path(cache_dir)))
+    monkeypatch.setattr(datasets, "load_dataset_builder", HubBuilder)
     with pytest.raises(SpecError, match=r"data\.partition\.kind: .*no natural clients"):
         resolve_spec(spec, settings, fetch=True)
     with pytest.raises(SpecError, match=r"data\.partition\.kind"):  # now a check finds the files
