@@ -221,8 +221,12 @@ class Service:
             raise RequestError([FieldError("rounds", rounds, message, hint)])
         return spec
 
-    async def make_class_map(self, job: Job) -> dict[str, Any]:
+    async def make_class_map(self, job: Job, is_gone: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
         """Return the class map of a job; the first request makes it, in a process as in `check_spec`.
+
+        Args:
+            job: the job.
+            is_gone: returns whether the caller has left; the process then ends early.
 
         Raises:
             SpecError, ServiceError: the partition cannot be made any more, or the process reached its limits.
@@ -233,5 +237,5 @@ class Service:
             return known
         spec = await self.spec_lookups.run_work(self.parse_spec, job.spec)
         question = {"work": "class_map", "spec": spec.model_dump(mode="json"), "job": job.id}
-        found: dict[str, Any] = await self.data_checker.run(question)
+        found: dict[str, Any] = await self.data_checker.run(question, is_gone)
         return found

@@ -86,10 +86,15 @@ class Lookups:
             ServiceBusy: too many look-ups are waiting, or nobody waits for this one.
         """
         interest = Interest()
+
+        def run() -> T:
+            interest.check()  # the caller may have left while the look-up waited
+            return work(interest)
+
         self._interests.add(interest)
         watcher = asyncio.create_task(self._end_interest(is_gone, interest))
         try:
-            return await self.run_work(work, interest)
+            return await self.run_work(run)
         finally:
             watcher.cancel()
             self._interests.discard(interest)

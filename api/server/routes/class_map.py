@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -29,9 +29,9 @@ class ClassMap(BaseModel):
 
 
 @router.get("/jobs/{job_id}/class-map", response_model=ClassMap, responses=describe_problems(404, 422, 503))
-async def get_class_map(job_id: JobId, service: ServiceOf) -> Response:
+async def get_class_map(request: Request, job_id: JobId, service: ServiceOf) -> Response:
     """Get the class map of a job. The first request reads the data set; the result is stored with the job."""
     job = await run_in_threadpool(service.store.get, job_id)
-    found = await service.make_class_map(job)
+    found = await service.make_class_map(job, request.is_disconnected)
     text = await run_in_threadpool(lambda: ClassMap.model_validate(found).model_dump_json())
     return Response(text, media_type="application/json")

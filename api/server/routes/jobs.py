@@ -307,12 +307,10 @@ def check_record_bytes(
     for job in jobs:
         interest.check()
         size += store.count_record_bytes(job.id)
-    if size > MOST_RECORD_BYTES:
-        rounds, most = sum(job.rounds_done for job in jobs), MOST_RECORD_BYTES / 1e6
-        message = (
-            f"has records of {size / 1e6:,.1f} MB ({rounds:,} rounds); at most {most:,.1f} MB are read here"
-        )
-        raise RequestError([FieldError(field, value, message, hint)])
+        if size > MOST_RECORD_BYTES:
+            rounds, most = sum(job.rounds_done for job in jobs), MOST_RECORD_BYTES / 1e6
+            message = f"has more than {most:,.1f} MB of records, which is the most here ({rounds:,} rounds)"
+            raise RequestError([FieldError(field, value, message, hint)])
 
 
 def read_all_rounds(

@@ -99,7 +99,7 @@ def test_jobs_with_too_large_records_are_refused(
     monkeypatch.setattr("api.server.routes.jobs.MOST_RECORD_BYTES", 6 * size - 1)
     refused = problem(http.get(ROUTE, params={"job": [job.id for job in jobs]}), 422, "BAD_REQUEST")
     [fault] = refused["errors"]
-    assert "(12 rounds); at most" in fault["message"]
+    assert "which is the most here (12 rounds)" in fault["message"]
     assert "fedsim compare" in fault["hint"]
     assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
 

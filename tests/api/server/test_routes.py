@@ -135,7 +135,7 @@ def test_large_records_take_more_pages(
     refused = problem(http.get(f"{JOBS}/{job.id}/method-curves"), 422, "BAD_REQUEST")
     as_csv = http.get(f"{JOBS}/{job.id}/rounds", headers={"Accept": "text/csv"})
     problem(as_csv, 422, "BAD_REQUEST")
-    assert "(7 rounds); at most 0.2 MB are read here" in refused["errors"][0]["message"]
+    assert "more than 0.2 MB of records, which is the most here (7 rounds)" in refused["errors"][0]["message"]
 
 
 def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:

@@ -45,7 +45,7 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     def check(spec: JobSpec, *_: Any) -> CheckedSpec | None:
         return CheckedSpec(spec, None) if go_on.wait() else None
 
-    async def answer(self: WorkProcess, question: Any) -> dict[str, Any]:
+    async def answer(self: WorkProcess, question: Any, is_gone: Any) -> dict[str, Any]:
         self.pending += 1
         while not go_on.is_set():
             await asyncio.sleep(0.01)
@@ -201,6 +201,7 @@ def test_a_look_up_ends_when_nobody_waits_for_it(end: str) -> None:
         with pytest.raises(ServiceBusy, match="was given up"):
             await asked
         assert lookups.pending == 0
+        left.clear()
         assert await lookups.run_while_wanted(is_gone, lambda _: 3) == 3
 
     asyncio.run(scene())
