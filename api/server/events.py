@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from fedsim.errors import JobNotFound
+from jobs.store.reader import count_that_fit
 from jobs.store.records import JobEvent
 
 logger = logging.getLogger("fedsim.api")
@@ -95,9 +95,7 @@ async def read_frames(
 
 def take_page(frames: Sequence[Frame]) -> list[Frame]:
     """Return the first frames, of `PAGE_BYTES` at most; at least one."""
-    ends = accumulate(len(item.data) for item in frames)
-    most = sum(end <= PAGE_BYTES for end in ends)
-    return list(frames[: max(1, most)])
+    return list(frames[: count_that_fit((len(item.data) for item in frames), PAGE_BYTES)])
 
 
 class Feed:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Text, and_, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, Text, and_, cast, func, select
 
 from jobs.spec import JobSpec
 from jobs.spec.submission import check_submission
@@ -21,14 +21,24 @@ from jobs.store.tables import events, jobs, rounds
 from jobs.store.totals import Totals, read_totals
 
 
-def count_bytes(column: ColumnElement[Any]) -> ColumnElement[Any]:
+def count_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
     """Make the expression for the length of a JSON column as text."""
     return func.coalesce(func.length(cast(column, Text)), 0)
 
 
-def count_rows_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
-    """Count the first rows whose lengths add up to `most_bytes` at most; at least 1."""
+def count_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
+    """Count the first items whose lengths add up to `most_bytes` at most; at least 1."""
     return max(1, sum(end <= most_bytes for end in accumulate(lengths)))
+
+
+def limit_bytes(
+    connection: Connection, query: Select[Any], length: ColumnElement[int], most_bytes: int | None
+) -> Select[Any]:
+    """Limit a query to its first rows of `most_bytes` in all, at least one; None leaves it as it is."""
+    if most_bytes is None:
+        return query
+    lengths = connection.execute(query.with_only_columns(length)).scalars()
+    return query.limit(count_that_fit(lengths, most_bytes))
 
 
 class JobReader:
@@ -106,7 +116,7 @@ class JobReader:
             statement = query.build_statement(page_token)
             if most_bytes is not None:
                 lengths = connection.execute(statement.with_only_columns(count_bytes(jobs.c.spec))).scalars()
-                limit = min(limit, count_rows_that_fit(lengths, most_bytes))
+                limit = min(limit, count_that_fit(lengths, most_bytes))
             found = connection.execute(statement.limit(limit + 1)).mappings().all()
             counts = {state: count for state, count in connection.execute(query.build_count_statement())}
         page, more = found[:limit], len(found) > limit
@@ -148,9 +158,7 @@ class JobReader:
         query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
         query = query.order_by(rounds.c.round).limit(limit)
         with self._engine.connect() as connection:
-            if most_bytes is not None:
-                lengths = connection.execute(query.with_only_columns(count_bytes(rounds.c.record))).scalars()
-                query = query.limit(count_rows_that_fit(lengths, most_bytes))
+            query = limit_bytes(connection, query, count_bytes(rounds.c.record), most_bytes)
             found = connection.execute(query).scalars().all()
             if not found:
                 read_job_row(connection, job_id)
@@ -180,10 +188,8 @@ class JobReader:
         query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
         query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
         with self._engine.connect() as connection:
-            if most_bytes is not None:
-                length = count_bytes(events.c.data) + count_bytes(rounds.c.record)
-                lengths = connection.execute(query.with_only_columns(length)).scalars()
-                query = query.limit(count_rows_that_fit(lengths, most_bytes))
+            length = count_bytes(events.c.data) + count_bytes(rounds.c.record)
+            query = limit_bytes(connection, query, length, most_bytes)
             found = connection.execute(query).mappings().all()
             if not found:
                 read_job_row(connection, job_id)

@@ -85,7 +85,6 @@ def _read_runs(store: JobStore, ids: list[str], labels: list[str], interest: Int
     Raises:
         JobNotFound, RequestError: as `_find_jobs`; RequestError also if the records are too large.
     """
-    interest.check()
     jobs = _find_jobs(store, ids, labels)
     hint = "give fewer jobs, or compare them on your machine: fedsim compare"
     check_record_bytes(store, jobs, "label" if labels else "job", labels or ids, hint, interest)

@@ -59,9 +59,9 @@ class ForkedRunners:
 
     def submit(self, ray_job_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a runner as a fork; as a job of Ray if the fork server does not answer, or has other code."""
-        addresses = self._read_addresses()
         variables = dict(environment)
         if IN_PROCESS_VARIABLE not in environment:
+            addresses = self._read_addresses()
             variables |= make_driver_environment(self.settings, addresses, ray_job_id, environment)
         runner = {"id": ray_job_id, "job": command[-1], "environment": variables}
         if self._ask({"ask": "start", "code_state": compute_code_state(), **runner}).get("started"):
