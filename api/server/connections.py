@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,6 +74,21 @@ def make_server_config(app: FastAPI, limits: Limits, grace_seconds: int) -> uvic
         backlog=BACKLOG,
         timeout_graceful_shutdown=grace_seconds,
     )
+
+
+class ClosingServer(uvicorn.Server):
+    """A uvicorn server that leaves no connection open when it has stopped.
+
+    Uvicorn leaves those open whose callers do not read their answers, and those that were accepted while it
+    stopped.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as uvicorn does, then abort the connections that are still open."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # the event loop closes an aborted connection in its next turn
 
 
 def raise_file_limit() -> int:

@@ -10,13 +10,12 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 
-import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.sdk.started_service import StartedService
 from api.server.activity import Activity
-from api.server.connections import limit_accept_errors, make_server_config
+from api.server.connections import ClosingServer, limit_accept_errors, make_server_config
 from api.server.local_service import identify_service
 from fedsim.errors import ServiceError, SettingsError, StoreUnusable
 from jobs.settings import Settings
@@ -68,8 +67,8 @@ def make_local_url(host: str, port: int) -> str:
     return f"http://{name}:{port}"
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that ends its streams first, so that it stops quickly, and can stop when idle.
+class Server(ClosingServer):
+    """A server that ends its streams first, so that it stops quickly, and can stop when idle.
 
     Args:
         app: the application.

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
 from actors.resources import ClusterNode
 from api.server.app import create_app
-from api.server.connections import make_server_config
+from api.server.connections import ClosingServer, make_server_config
 from api.server.web_server import open_listener
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import ClusterState, JobActors, NodeState, NodeUsage, Share
@@ -78,7 +77,7 @@ class RunningService:
         self.listener = open_listener("127.0.0.1", port)
         self.port: int = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(make_server_config(app, settings.limits, 2))
+        self.server = ClosingServer(make_server_config(app, settings.limits, 2))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def start(self) -> None:

@@ -184,6 +184,14 @@ def test_answers_that_nobody_reads_take_bounded_memory(
         assert (unsent.by_connection, unsent.total) == ({}, 0)
 
 
+def test_a_service_that_has_stopped_leaves_no_connection_open(tmp_path: Path) -> None:
+    large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running_service(tmp_path) as service, connect(service, large):
+        until(lambda: find_opened(service)._unsent.by_connection)
+        service.stop()
+        assert not service.server.server_state.connections
+
+
 def test_bodies_that_do_not_come_whole_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
