@@ -148,6 +148,8 @@ def shorten_value(value: Any) -> Any:
         text = _make_encodable(value if isinstance(value, str) else repr(value))
     except RecursionError:
         return "a value that is nested too deeply to be shown"
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a value with a whole number that is too long to be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

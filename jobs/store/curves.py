@@ -1,11 +1,10 @@
-"""Metric curves of many jobs at once, with a few points each, for a list of jobs."""
+"""The metric curve of a job with a few points, for a list of jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select
+from sqlalchemy import Engine, func, select
 
 from jobs.store.tables import jobs, rounds, totals
 
@@ -28,34 +27,33 @@ class Curve(NamedTuple):
     seconds: float
 
 
-def read_curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int) -> list[Curve]:
-    """Read a metric of several jobs, at evenly spaced rounds and at the last round.
+def read_curve(engine: Engine, job_id: str, metric: str, points: int) -> Curve | None:
+    """Read a metric of a job, at evenly spaced rounds and at the last round; None for an unknown job.
 
     The query looks up single rounds by their key: a job of 2,000 rounds costs as much as a job of 40.
 
     Args:
         engine: of the store.
-        job_ids: the jobs; unknown jobs are left out.
+        job_id: the job.
         metric: its name in the records.
-        points: the approximate number of points of each job.
+        points: the approximate number of points.
     """
-    every = jobs.c.spec["evaluation"]["every"].as_integer()
-    sent = func.coalesce(totals.c.bytes_down + totals.c.bytes_up, 0).label("bytes")
-    taken = func.coalesce(totals.c.seconds_total, 0.0).label("seconds")
-    query = select(jobs.c.id, jobs.c.rounds_done, every.label("every"), sent, taken)
-    query = query.outerjoin(totals, totals.c.job_id == jobs.c.id).where(jobs.c.id.in_(job_ids))
+    every_round = jobs.c.spec["evaluation"]["every"].as_integer()
+    sent = func.coalesce(totals.c.bytes_down + totals.c.bytes_up, 0)
+    taken = func.coalesce(totals.c.seconds_total, 0.0)
+    query = select(jobs.c.rounds_done, every_round, sent, taken)
+    query = query.outerjoin(totals, totals.c.job_id == jobs.c.id).where(jobs.c.id == job_id)
     with engine.connect() as connection:
-        found = {row["id"]: row for row in connection.execute(query).mappings()}
-        return [_read_curve(connection, found[job], metric, points) for job in job_ids if job in found]
-
-
-def _read_curve(connection: Connection, job: RowMapping, metric: str, points: int) -> Curve:
-    done, every = job["rounds_done"], job["every"] or 1
-    # The scored rounds are the multiples of `every`, and the last round.
-    step = every * max(1, -(-done // (every * points)))
-    numbers = [*range(step, done, step), done]
-    value = rounds.c.record["metrics"][metric].as_float()
-    query = select(rounds.c.round, value).where(rounds.c.job_id == job["id"], rounds.c.round.in_(numbers))
-    scored = [row for row in connection.execute(query.order_by(rounds.c.round)) if row[1] is not None]
+        found = connection.execute(query).first()
+        if found is None:
+            return None
+        done, every, sent_bytes, seconds = found
+        # The scored rounds are the multiples of `every`, and the last round.
+        every = every or 1
+        step = every * max(1, -(-done // (every * points)))
+        numbers = [*range(step, done, step), done]
+        value = rounds.c.record["metrics"][metric].as_float()
+        chosen = select(rounds.c.round, value).where(rounds.c.job_id == job_id, rounds.c.round.in_(numbers))
+        scored = [row for row in connection.execute(chosen.order_by(rounds.c.round)) if row[1] is not None]
     numbers, values = [row[0] for row in scored], [row[1] for row in scored]
-    return Curve(job["id"], numbers, values, int(job["bytes"]), float(job["seconds"]))
+    return Curve(job_id, numbers, values, int(sent_bytes), float(seconds))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from api.server.dependencies import StoreOf
+from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
+from api.server.slow_lookups import Interest
+from jobs.store.job_store import JobStore
 
 router = APIRouter(tags=["jobs"])
 
@@ -34,15 +37,36 @@ class Curves(BaseModel):
     curves: list[JobCurve]
 
 
-@router.get("/curves", responses=describe_problems(422))
-def list_curves(
-    store: StoreOf,
+@router.get("/curves", response_model=Curves, responses=describe_problems(422, 503))
+async def list_curves(
+    request: Request,
+    service: ServiceOf,
     job: Annotated[list[Id], Query(min_length=1, max_length=MOST_JOBS, description="Ids of jobs.")],
     metric: Annotated[
         Metric, Query(description="Name of the metric in the round records.")
     ] = "global_accuracy",
     points: Annotated[int, Query(ge=2, le=500, description="Approximate number of points of each job.")] = 40,
-) -> Curves:
-    """Read a metric of several jobs at evenly spaced rounds."""
-    found = store.curves(job, metric, points)
-    return Curves(curves=[JobCurve(**curve._asdict()) for curve in found])
+) -> Response:
+    """Read a metric of several jobs at evenly spaced rounds; each job once."""
+
+    # The text is made here, too: it may have 100,000 numbers.
+    def read(interest: Interest) -> str:
+        found = read_curves(service.store, job, metric, points, interest)
+        return Curves(curves=list(found)).model_dump_json()
+
+    text = await service.curve_lookups.run_while_wanted(request.is_disconnected, read)
+    return Response(text, media_type="application/json")
+
+
+def read_curves(
+    store: JobStore, job_ids: Iterable[str], metric: str, points: int, interest: Interest
+) -> Iterator[JobCurve]:
+    """Yield the curve of each job that exists.
+
+    Raises:
+        ServiceBusy: nobody is interested any more.
+    """
+    for job_id in dict.fromkeys(job_ids):
+        interest.check()
+        if curve := store.curve(job_id, metric, points):
+            yield JobCurve(**curve._asdict())

@@ -12,7 +12,7 @@ def test_a_few_evenly_spaced_rounds_and_the_last(http: httpx.Client, service: Ru
     for number in range(1, 24):
         service.store.add_round(job.id, a_round(number))
     other = service.ended(rounds=2)
-    asked = {"job": [other.id, job.id, "nobody"], "points": 5}
+    asked = {"job": [other.id, job.id, "nobody", other.id], "points": 5}
     answer = http.get("/api/v1/curves", params=asked).json()["curves"]
     assert [curve["job_id"] for curve in answer] == [other.id, job.id]
     # Each round of these takes half a second, and sends 1,000 bytes down and 2,000 up.

@@ -207,18 +207,25 @@ def test_a_look_up_ends_when_nobody_waits_for_it(end: str) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "reads"),
+    [
+        ("comparison", "round_lookups", "api.server.routes.comparison.read_all_rounds"),
+        ("curves", "curve_lookups", "api.server.routes.curves.read_curves"),
+    ],
+)
 def test_a_caller_that_leaves_frees_its_thread(
-    quiet: RunningService, monkeypatch: pytest.MonkeyPatch
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch, path: str, kind: str, reads: str
 ) -> None:
-    def read_for_ever(store: object, job_id: str, after: int, interest: Interest) -> Iterator[Any]:
+    def read_for_ever(*arguments: Any) -> Iterator[Any]:
         while True:
-            interest.check()
+            arguments[-1].check()
             yield from ()
 
-    monkeypatch.setattr("api.server.routes.comparison.read_all_rounds", read_for_ever)
-    job, lookups = quiet.ended(), quiet.app.state.service.round_lookups
+    monkeypatch.setattr(reads, read_for_ever)
+    job, lookups = quiet.ended(), getattr(quiet.app.state.service, kind)
     with socket.create_connection(("127.0.0.1", quiet.port)) as caller:
-        caller.sendall(f"GET {API}/comparison?job={job.id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        caller.sendall(f"GET {API}/{path}?job={job.id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         wait_until(lambda: lookups.pending == 1)
     wait_until(lambda: lookups.pending == 0)
 

@@ -129,8 +129,9 @@ def test_a_count_that_no_run_has_is_refused_with_its_bound() -> None:
         (10**100, "1" + "0" * 100),
         (10**200, "a whole number of 665 bits"),
         (10**5000, "a whole number of 16610 bits"),
+        ([10**5000], "a value with a whole number that is too long to be shown"),
     ],
-    ids=["exact", "rounded", "inside", "long", "longer", "longest"],
+    ids=["exact", "rounded", "inside", "long", "longer", "longest", "longest inside"],
 )
 def test_an_error_shows_no_number_that_a_client_cannot_read(value: Any, shown: Any) -> None:
     assert shorten_value(value) == shown
