@@ -44,8 +44,8 @@ MANY_JOBS = 100
 MANY_ROUNDS = 1000
 """Larger pages may take some megabytes of memory: few of them are read at once."""
 
-MOST_RECORD_BYTES = 200_000_000
-"""Bytes of the records that one request reads, such as 100,000 rounds: they take seconds."""
+MOST_RECORD_BYTES = 60_000_000
+"""Bytes of the records that one request reads. They take seconds, and eight times as much memory."""
 
 SMALL_PAGE_BYTES = 2**20
 LARGE_PAGE_BYTES = 2**23
