@@ -1,10 +1,11 @@
-"""The metric curve of a job with a few points, for a list of jobs."""
+"""Metric curves of many jobs at once, with a few points each, for a list of jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, RowMapping, func, select
 
 from jobs.store.tables import jobs, rounds, totals
 
@@ -27,33 +28,37 @@ class Curve(NamedTuple):
     seconds: float
 
 
-def read_curve(engine: Engine, job_id: str, metric: str, points: int) -> Curve | None:
-    """Read a metric of a job, at evenly spaced rounds and at the last round; None for an unknown job.
+def read_curves(engine: Engine, job_ids: Iterable[str], metric: str, points: int) -> Iterator[Curve]:
+    """Read a metric of several jobs, one after the other, at evenly spaced rounds and at the last round.
 
     The query looks up single rounds by their key: a job of 2,000 rounds costs as much as a job of 40.
 
     Args:
         engine: of the store.
-        job_id: the job.
+        job_ids: the jobs, each read once; unknown jobs are left out.
         metric: its name in the records.
-        points: the approximate number of points.
+        points: the approximate number of points of each job.
     """
-    every_round = jobs.c.spec["evaluation"]["every"].as_integer()
-    sent = func.coalesce(totals.c.bytes_down + totals.c.bytes_up, 0)
-    taken = func.coalesce(totals.c.seconds_total, 0.0)
-    query = select(jobs.c.rounds_done, every_round, sent, taken)
-    query = query.outerjoin(totals, totals.c.job_id == jobs.c.id).where(jobs.c.id == job_id)
+    every = jobs.c.spec["evaluation"]["every"].as_integer()
+    sent = func.coalesce(totals.c.bytes_down + totals.c.bytes_up, 0).label("bytes")
+    taken = func.coalesce(totals.c.seconds_total, 0.0).label("seconds")
+    ids = list(dict.fromkeys(job_ids))
+    query = select(jobs.c.id, jobs.c.rounds_done, every.label("every"), sent, taken)
+    query = query.outerjoin(totals, totals.c.job_id == jobs.c.id).where(jobs.c.id.in_(ids))
     with engine.connect() as connection:
-        found = connection.execute(query).first()
-        if found is None:
-            return None
-        done, every, sent_bytes, seconds = found
-        # The scored rounds are the multiples of `every`, and the last round.
-        every = every or 1
-        step = every * max(1, -(-done // (every * points)))
-        numbers = [*range(step, done, step), done]
-        value = rounds.c.record["metrics"][metric].as_float()
-        chosen = select(rounds.c.round, value).where(rounds.c.job_id == job_id, rounds.c.round.in_(numbers))
-        scored = [row for row in connection.execute(chosen.order_by(rounds.c.round)) if row[1] is not None]
+        found = {row["id"]: row for row in connection.execute(query).mappings()}
+        for job_id in ids:
+            if job_id in found:
+                yield _read_curve(connection, found[job_id], metric, points)
+
+
+def _read_curve(connection: Connection, job: RowMapping, metric: str, points: int) -> Curve:
+    done, every = job["rounds_done"], job["every"] or 1
+    # The scored rounds are the multiples of `every`, and the last round.
+    step = every * max(1, -(-done // (every * points)))
+    numbers = [*range(step, done, step), done]
+    value = rounds.c.record["metrics"][metric].as_float()
+    query = select(rounds.c.round, value).where(rounds.c.job_id == job["id"], rounds.c.round.in_(numbers))
+    scored = [row for row in connection.execute(query.order_by(rounds.c.round)) if row[1] is not None]
     numbers, values = [row[0] for row in scored], [row[1] for row in scored]
-    return Curve(job_id, numbers, values, int(sent_bytes), float(seconds))
+    return Curve(job["id"], numbers, values, int(job["bytes"]), float(job["seconds"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, Text, and_, ca
 
 from jobs.spec import JobSpec
 from jobs.spec.submission import check_submission
-from jobs.store.curves import Curve, read_curve
+from jobs.store.curves import Curve, read_curves
 from jobs.store.paging import make_job_query
 from jobs.store.queue_order import QUEUE_ORDER, select_count, select_queue
 from jobs.store.records import Job, JobEvent, JobPage, RoundRecord
@@ -195,6 +195,6 @@ class JobReader:
                 read_job_row(connection, job_id)
         return tuple(event_of(row) for row in found)
 
-    def curve(self, job_id: str, metric: str, points: int) -> Curve | None:
-        """Return a metric of a job at evenly spaced rounds; see `jobs.store.curves.read_curve`."""
-        return read_curve(self._engine, job_id, metric, points)
+    def curves(self, job_ids: Iterable[str], metric: str, points: int) -> Iterator[Curve]:
+        """Yield a metric of several jobs at evenly spaced rounds; see `jobs.store.curves.read_curves`."""
+        return read_curves(self._engine, job_ids, metric, points)

@@ -66,7 +66,6 @@ def read_curves(
     Raises:
         ServiceBusy: nobody is interested any more.
     """
-    for job_id in dict.fromkeys(job_ids):
+    for curve in store.curves(job_ids, metric, points):
         interest.check()
-        if curve := store.curve(job_id, metric, points):
-            yield JobCurve(**curve._asdict())
+        yield JobCurve(**curve._asdict())
