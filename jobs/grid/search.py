@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import TypeAlias
 
 from fedsim.errors import SettingsError
 from jobs.grid.finished import find_cells, list_missing
@@ -13,6 +15,9 @@ from jobs.grid.table import Choice, Search, Table, load_table
 
 VALIDATION = "validation"
 """A word in the name of every metric by which a search may choose."""
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+"""A label of each axis that a search chooses from, with the axis."""
 
 
 def load_search(table: Table) -> Table | None:
@@ -46,9 +51,12 @@ def is_searched(table: Table, folder: Path) -> bool:
 def choose_values(table: Table, folder: Path) -> Table:
     """The table with the values that its search chose; a table without a search stays as it is.
 
-    Each label takes the values of the best run among its candidates: the labels of the search with its name,
-    or with its name, a comma and more. The first of equal runs counts, and a diverged run never does. A label
-    without candidates takes the values of the search's other axes from the best run of `otherwise`.
+    Each label takes the best values among its candidates: the labels of the search with its name, or with its
+    name, a comma and more. The first of equal candidates counts, and one with a diverged run never does.
+    A label without candidates takes the values of the other axes from the best candidate of `otherwise`.
+
+    A candidate's score is its mean over the seeds and over the further axes that both tables have, such as
+    `data`: one rate has to do for all of them.
 
     Args:
         table: with or without a search.
@@ -67,34 +75,43 @@ def choose_values(table: Table, folder: Path) -> Table:
             f" {len(search.runs())} runs are missing in {folder}",
             f"run it first: fedsim reproduce {search.name} --out {folder}",
         )
-    scores = _read_scores(search, journal.read())
     axis, choices = table.search.axis, dict[str, Choice]()
+    searched = [name for name in search.axes if name == axis or name not in table.axes]
+    scores = _read_scores(search, searched, journal.read())
     for label in table.axes[axis]:
         choices[label] = _choose(label, table.search, search, scores)
     chosen = {label: (*own, *choices[label].items) for label, own in table.axes[axis].items()}
     return table.model_copy(update={"axes": {**table.axes, axis: chosen}, "choices": choices})
 
 
-def _read_scores(search: Table, entries: Mapping[str, Entry]) -> dict[tuple[str, ...], float]:
-    """The mean score of each cell over the seeds; NaN if a run diverged."""
-    found = find_cells(search, entries)
-    return {
-        cell: sum(entry.final[search.metric] for entry in by_seed.values()) / len(by_seed)
-        for cell, by_seed in found.items()
-    }
+def _read_scores(search: Table, axes: Sequence[str], entries: Mapping[str, Entry]) -> dict[Labels, float]:
+    """The mean score for the labels of these axes over all else; NaN if a run diverged."""
+    scores: dict[Labels, list[float]] = {}
+    for cell, by_seed in find_cells(search, entries).items():
+        labels = dict(zip(search.axes, cell, strict=True))
+        scores.setdefault(tuple((axis, labels[axis]) for axis in axes), []).extend(
+            math.nan if has_diverged(entry) else entry.final[search.metric] for entry in by_seed.values()
+        )
+    return {labels: fmean(each) for labels, each in scores.items()}
 
 
-def _choose(label: str, asked: Search, search: Table, scores: Mapping[tuple[str, ...], float]) -> Choice:
+def has_diverged(entry: Entry) -> bool:
+    """Whether a validation figure is not finite: the accuracy of a model of NaN is 0, but its loss is NaN."""
+    return any(not math.isfinite(value) for name, value in entry.final.items() if VALIDATION in name)
+
+
+def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, float]) -> Choice:
     """The values of one label."""
     own = [each for each in search.axes[asked.axis] if each == label or each.startswith(f"{label}, ")]
-    names, at = own or [asked.otherwise], list(search.axes).index(asked.axis)
-    candidates = {cell: score for cell, score in scores.items() if cell[at] in names}
-    known = {cell: score for cell, score in candidates.items() if math.isfinite(score)}
+    names = own or [asked.otherwise]
+    candidates = {labels: score for labels, score in scores.items() if dict(labels)[asked.axis] in names}
+    known = {labels: score for labels, score in candidates.items() if math.isfinite(score)}
     if not known:
-        raise SettingsError(f"{search.name}: every run of {label!r} diverged", "search among other values")
-    best = max(known, key=lambda cell: known[cell])
-    labels = dict(zip(search.axes, best, strict=True))
-    used = {axis: each for axis, each in labels.items() if own or axis != asked.axis}
+        raise SettingsError(
+            f"{search.name}: every candidate of {label!r} has a diverged run", "search among other values"
+        )
+    best = max(known, key=lambda labels: known[labels])
+    used = {axis: each for axis, each in best if own or axis != asked.axis}
     # The axis that both tables have comes first: it may replace a whole field, of which others set a part.
     order = sorted(used, key=lambda axis: axis != asked.axis)
     return Choice(

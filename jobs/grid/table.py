@@ -68,10 +68,10 @@ class Choice(BaseModel):
     """The values that a search chose for one label.
 
     Attributes:
-        labels: of the best run of the search.
+        labels: of the best candidate of the search.
         items: `--set` items that they stand for.
-        score: of that run on the validation set; None for a label that the search lacks.
-        candidates: runs among which the label chose; 0 for a label that the search lacks.
+        score: the candidate's mean on the validation set; None for a label that the search lacks.
+        candidates: how many the label chose among; 0 for a label that the search lacks.
     """
 
     model_config = ConfigDict(frozen=True)

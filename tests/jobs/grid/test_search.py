@@ -107,6 +107,40 @@ def test_each_label_takes_the_values_that_the_validation_set_prefers(
     assert "Not run: FedAvg, FedProx, Ditto." in page
 
 
+def test_one_value_has_to_do_for_all_partitions_and_seeds(
+    pair: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores are means over `data`, which both tables have, and seeds; a loss of NaN rules a value out."""
+    partitions = {"IID": ("data.partition=iid",), "Shards": ("data.partition=shards",)}
+    search, table = (
+        each.model_copy(update={"axes": {**each.axes, "data": partitions}, "seeds": seeds})
+        for each, seeds in zip(pair, [(8, 9), (1,)], strict=True)
+    )
+    monkeypatch.setattr(searches, "load_search", lambda table: search)
+    scores = {
+        ("high", "FedAvg", "IID"): 0.9,
+        ("high", "FedAvg", "Shards"): 0.2,
+        ("low", "FedAvg", "IID"): 0.7,
+    }
+    for cell in search.cells(list(search.axes)):
+        for seed in search.seeds:
+            diverged = (*cell, seed) == ("low", "FedProx, mu 0.1", "Shards", 9)
+            final = {
+                "global_validation_accuracy": 0.0 if diverged else scores.get(cell, 0.5),
+                "global_validation_loss": float("nan") if diverged else 1.0,
+            }
+            line = entry(search, cell, seed, 0.5)
+            Journal(tmp_path, search.name).append(line.model_copy(update={"final": final}))
+    choices = choose_values(table, tmp_path).choices
+    assert choices["FedAvg"].labels == ("FedAvg", "low"), "0.6 on the mean, where the other rate has 0.55"
+    assert choices["FedAvg"].score == pytest.approx(0.6)
+    assert choices["FedProx"].labels == ("FedProx, mu 1", "low"), (
+        "the first of three equals that never diverged"
+    )
+    assert choices["FedProx"].candidates == 4
+    assert choices["Ditto"].labels == ("low",)
+
+
 def test_nothing_is_chosen_while_a_run_of_the_search_is_missing(
     pair: tuple[Table, Table], tmp_path: Path
 ) -> None:
