@@ -45,7 +45,10 @@ MANY_ROUNDS = 1000
 """Larger pages may take some megabytes of memory: few of them are read at once."""
 
 MOST_RECORD_BYTES = 60_000_000
-"""Bytes of the records that one request reads. They take seconds, and eight times as much memory."""
+"""Bytes of the records that one request has in memory. They take seconds, and eight times as much memory."""
+
+MOST_CSV_BYTES = 200_000_000
+"""Bytes of the records of one table as CSV, which keeps none of them."""
 
 SMALL_PAGE_BYTES = 2**20
 LARGE_PAGE_BYTES = 2**23
@@ -265,7 +268,7 @@ async def list_rounds(
 
         def read_names(interest: Interest) -> list[str]:
             hint = "read them page by page, as JSON"
-            check_record_bytes(store, [job], "job_id", job_id, hint, interest)
+            check_record_bytes(store, [job], "job_id", job_id, hint, interest, most=MOST_CSV_BYTES)
             return list_columns(read_all_rounds(store, job_id, after, interest))
 
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
@@ -287,7 +290,13 @@ def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
 
 
 def check_record_bytes(
-    store: JobStore, jobs: Sequence[Job], field: str, value: Any, hint: str, interest: Interest
+    store: JobStore,
+    jobs: Sequence[Job],
+    field: str,
+    value: Any,
+    hint: str,
+    interest: Interest,
+    most: int | None = None,
 ) -> None:
     """Check that all records of the jobs together can be read for one request.
 
@@ -298,18 +307,21 @@ def check_record_bytes(
         value: of the field.
         hint: the way out, if the records are too large.
         interest: in the answer; counting bytes takes part of a second.
+        most: bytes; `MOST_RECORD_BYTES` if None.
 
     Raises:
         RequestError: they are too large.
         ServiceBusy: nobody is interested any more.
     """
-    size = 0
+    size, most = 0, MOST_RECORD_BYTES if most is None else most
     for job in jobs:
         interest.check()
         size += store.count_record_bytes(job.id)
-        if size > MOST_RECORD_BYTES:
-            rounds, most = sum(job.rounds_done for job in jobs), MOST_RECORD_BYTES / 1e6
-            message = f"has more than {most:,.1f} MB of records, which is the most here ({rounds:,} rounds)"
+        if size > most:
+            rounds = sum(job.rounds_done for job in jobs)
+            message = (
+                f"has more than {most / 1e6:,.1f} MB of records, which is the most here ({rounds:,} rounds)"
+            )
             raise RequestError([FieldError(field, value, message, hint)])
 
 
