@@ -40,8 +40,8 @@ CHECKS_AT_ONCE = 1
 ROUND_LOOKUPS_AT_ONCE = 2
 """Requests at the same time that keep all rounds of their jobs in memory."""
 
-CURVE_LOOKUPS_AT_ONCE = 2
-"""Requests at the same time that read short curves: the database reads up to 50,000 records for one."""
+PAGE_LOOKUPS_AT_ONCE = 2
+"""Requests at the same time that read a page of rounds, or short curves; a page may take a third of a second."""
 
 CHECK_PROCESSES = 2
 """Processes that read data for checks and class maps at the same time; each may use half of the memory."""
@@ -136,7 +136,7 @@ class Service:
         self.spec_lookups = Lookups(SPECS_AT_ONCE)
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
         self.round_lookups = Lookups(ROUND_LOOKUPS_AT_ONCE)
-        self.curve_lookups = Lookups(CURVE_LOOKUPS_AT_ONCE)
+        self.page_lookups = Lookups(PAGE_LOOKUPS_AT_ONCE)
         self.data_checker = WorkProcess(
             "jobs.plan.checker",
             "check",
@@ -161,7 +161,7 @@ class Service:
         self.planner.close()
         self.data_checker.close()
         self.round_lookups.close()
-        self.curve_lookups.close()
+        self.page_lookups.close()
 
     def parse_spec(self, data: dict[str, Any]) -> JobSpec:
         """Parse a spec, and check its fields and names.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,9 +26,14 @@ def count_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(func.length(cast(column, Text)), 0)
 
 
-def count_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
-    """Count the first items whose lengths add up to `most_bytes` at most; at least 1."""
-    return max(1, sum(end <= most_bytes for end in accumulate(lengths)))
+def count_that_fit(connection: Connection, lengths: Select[Any], most_bytes: int) -> int:
+    """Count the first rows whose lengths add up to `most_bytes` at most; at least 1.
+
+    The database reads a row whole to know its length: it stops soon behind the last row that fits.
+    """
+    with connection.execute(lengths, execution_options={"stream_results": True}) as found:
+        ends = accumulate(found.scalars())
+        return max(1, sum(1 for _ in takewhile(lambda end: end <= most_bytes, ends)))
 
 
 def limit_bytes(
@@ -37,8 +42,7 @@ def limit_bytes(
     """Limit a query to its first rows of `most_bytes` in all, at least one; None leaves it as it is."""
     if most_bytes is None:
         return query
-    lengths = connection.execute(query.with_only_columns(length)).scalars()
-    return query.limit(count_that_fit(lengths, most_bytes))
+    return query.limit(count_that_fit(connection, query.with_only_columns(length), most_bytes))
 
 
 class JobReader:
@@ -115,8 +119,8 @@ class JobReader:
         with self._engine.connect() as connection:
             statement = query.build_statement(page_token)
             if most_bytes is not None:
-                lengths = connection.execute(statement.with_only_columns(count_bytes(jobs.c.spec))).scalars()
-                limit = min(limit, count_that_fit(lengths, most_bytes))
+                lengths = statement.with_only_columns(count_bytes(jobs.c.spec)).limit(limit)
+                limit = count_that_fit(connection, lengths, most_bytes)
             found = connection.execute(statement.limit(limit + 1)).mappings().all()
             counts = {state: count for state, count in connection.execute(query.build_count_statement())}
         page, more = found[:limit], len(found) > limit

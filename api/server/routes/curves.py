@@ -54,7 +54,7 @@ async def list_curves(
         found = read_curves(service.store, job, metric, points, interest)
         return Curves(curves=list(found)).model_dump_json()
 
-    text = await service.curve_lookups.run_while_wanted(request.is_disconnected, read)
+    text = await service.page_lookups.run_while_wanted(request.is_disconnected, read)
     return Response(text, media_type="application/json")
 
 

@@ -276,8 +276,8 @@ async def list_rounds(
         names = await service.round_lookups.run_while_wanted(request.is_disconnected, read_names)
         lines = format_csv(names, read_all_rounds(store, job_id, after))
         return StreamingResponse(lines, headers=headers, media_type="text/csv")
-    run = service.round_lookups.run_work if limit > MANY_ROUNDS else run_in_threadpool
-    text = await run(_read_page, store, job_id, after, limit)
+    lookups = service.round_lookups if limit > MANY_ROUNDS else service.page_lookups
+    text = await lookups.run_work(_read_page, store, job_id, after, limit)
     return Response(text, media_type="application/json")
 
 

@@ -104,15 +104,31 @@ def test_jobs_with_too_large_records_are_refused(
     assert http.get(ROUTE, params={"job": [job.id for job in jobs[1:]]}).status_code == 200
 
 
-def test_few_comparisons_and_large_pages_run_at_once(http: httpx.Client, service: RunningService) -> None:
-    job, lookups = service.ended(), service.app.state.service.round_lookups
-    lookups.threads = lookups.waiting = 0
-    try:
-        rounds = f"/api/v1/jobs/{job.id}/rounds"
-        assert http.get(rounds).status_code == 200
-        own = f"/api/v1/jobs/{job.id}/method-curves"
-        assert http.get("/api/v1/jobs").status_code == 200
-        for path in (f"{ROUTE}?job={job.id}", own, f"{rounds}?limit=10000", "/api/v1/jobs?limit=500"):
-            problem(http.get(path), 503, "NOT_READY")
-    finally:
-        lookups.threads, lookups.waiting = 2, 100
+@pytest.mark.parametrize(
+    ("kind", "paths"),
+    [
+        (
+            "round_lookups",
+            ["comparison?job={}", "jobs/{}/method-curves", "jobs/{}/rounds?limit=10000", "jobs?limit=500"],
+        ),
+        ("page_lookups", ["jobs/{}/rounds", "curves?job={}"]),
+    ],
+)
+def test_few_comparisons_and_pages_run_at_once(
+    http: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch, kind: str, paths: list[str]
+) -> None:
+    job, lookups = service.ended(), getattr(service.app.state.service, kind)
+    every = [
+        "comparison?job={}",
+        "jobs/{}/rounds",
+        "curves?job={}",
+        "jobs/{}/rounds?limit=10000",
+        "jobs",
+        "jobs/{}",
+    ]
+    monkeypatch.setattr(lookups, "threads", 0)
+    monkeypatch.setattr(lookups, "waiting", 0)
+    for path in paths:
+        problem(http.get(f"/api/v1/{path.format(job.id)}"), 503, "NOT_READY")
+    for path in set(every) - set(paths):
+        assert http.get(f"/api/v1/{path.format(job.id)}").status_code == 200

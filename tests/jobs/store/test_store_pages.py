@@ -1,13 +1,16 @@
 """The queue, and the pages of jobs that the store answers with."""
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError
 from jobs.spec import parse_spec
 from jobs.store import paging, tables
 from jobs.store.queue_order import SortKey
+from jobs.store.reader import count_that_fit
 from jobs.store.states import ACTIVE, JobState
-from jobs.store.tables import jobs
+from jobs.store.tables import jobs, rounds
 from tests.jobs.stored import SPEC, record, running
 
 
@@ -163,6 +166,19 @@ def test_pages_of_large_rows_end_early(store):
         seen += [event.id for event in page]
         after = page[-1].id
     assert seen == [event.id for event in store.events(job_id)]
+
+
+def test_the_lengths_of_rows_behind_a_page_are_not_read(store):
+    """A row is read whole for its length, and 1,000 large ones take seconds: here the 40th has none."""
+    job_id = running(store)
+    for number in range(1, 42):
+        store.add_round(job_id, record(number))
+    length = 1000 + 0 // (40 - rounds.c.round)
+    lengths = select(length).where(rounds.c.job_id == job_id).order_by(rounds.c.round)
+    with store._engine.connect() as connection:
+        assert count_that_fit(connection, lengths, 3500) == 3
+        with pytest.raises((TypeError, DBAPIError)):
+            count_that_fit(connection, lengths, 10**6)
 
 
 def test_pages_of_large_specs_have_fewer_jobs(store):
