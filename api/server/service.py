@@ -41,7 +41,7 @@ ROUND_LOOKUPS_AT_ONCE = 2
 """Requests at the same time that keep all rounds of their jobs in memory."""
 
 PAGE_LOOKUPS_AT_ONCE = 2
-"""Requests at the same time that read a page of rounds, or short curves; a page may take a third of a second."""
+"""Requests at the same time that read a page of rounds, or short curves. A page may take 0.3 seconds."""
 
 CHECK_PROCESSES = 2
 """Processes that read data for checks and class maps at the same time; each may use half of the memory."""

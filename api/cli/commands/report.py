@@ -69,7 +69,7 @@ def report(
         if is_comparison
         else _read_run((runs or [""])[0], url)
     )
-    folder = out or Path(f"{name}-report")
+    folder = out or Path(f"{Path(name).name}-report")  # the service sent the name
     files = [folder / "report.html"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
