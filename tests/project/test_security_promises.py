@@ -107,6 +107,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SERVER}/test_routes.py::test_large_records_take_more_pages",
         "tests/jobs/store/test_store_pages.py::test_pages_of_large_rows_end_early",
         "tests/jobs/store/test_store_pages.py::test_pages_of_large_specs_have_fewer_jobs",
+        "tests/jobs/store/test_store_pages.py::test_the_lengths_of_rows_behind_a_page_are_not_read",
+        f"{SERVER}/test_comparison.py::test_few_comparisons_and_pages_run_at_once",
     ),
     "unsent-bodies": (f"{CONNECTIONS}::test_bodies_that_do_not_come_whole_take_bounded_memory",),
     "rate": (
@@ -135,7 +137,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "comparisons": (
         f"{SERVER}/test_comparison.py::test_jobs_with_too_large_records_are_refused",
         f"{SERVER}/test_slow_lookups.py::test_a_look_up_ends_when_nobody_waits_for_it",
-        f"{SERVER}/test_comparison.py::test_few_comparisons_and_large_pages_run_at_once",
+        f"{SERVER}/test_comparison.py::test_few_comparisons_and_pages_run_at_once",
     ),
     "patterns": (
         "tests/fedsim/data/test_audio.py::test_no_pattern_takes_long",
