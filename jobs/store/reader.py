@@ -26,14 +26,18 @@ def count_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(func.length(cast(column, Text)), 0)
 
 
-def count_that_fit(connection: Connection, lengths: Select[Any], most_bytes: int) -> int:
-    """Count the first rows whose lengths add up to `most_bytes` at most; at least 1.
+def count_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
+    """Count the first items whose lengths add up to `most_bytes` at most; at least 1. Read no length behind."""
+    return max(1, sum(1 for _ in takewhile(lambda end: end <= most_bytes, accumulate(lengths))))
+
+
+def count_rows_that_fit(connection: Connection, lengths: Select[Any], most_bytes: int) -> int:
+    """Count the first rows of a query for lengths in the same way.
 
     The database reads a row whole to know its length: it stops soon behind the last row that fits.
     """
     with connection.execute(lengths, execution_options={"stream_results": True}) as found:
-        ends = accumulate(found.scalars())
-        return max(1, sum(1 for _ in takewhile(lambda end: end <= most_bytes, ends)))
+        return count_that_fit(found.scalars(), most_bytes)
 
 
 def limit_bytes(
@@ -42,7 +46,7 @@ def limit_bytes(
     """Limit a query to its first rows of `most_bytes` in all, at least one; None leaves it as it is."""
     if most_bytes is None:
         return query
-    return query.limit(count_that_fit(connection, query.with_only_columns(length), most_bytes))
+    return query.limit(count_rows_that_fit(connection, query.with_only_columns(length), most_bytes))
 
 
 class JobReader:
@@ -120,7 +124,7 @@ class JobReader:
             statement = query.build_statement(page_token)
             if most_bytes is not None:
                 lengths = statement.with_only_columns(count_bytes(jobs.c.spec)).limit(limit)
-                limit = count_that_fit(connection, lengths, most_bytes)
+                limit = count_rows_that_fit(connection, lengths, most_bytes)
             found = connection.execute(statement.limit(limit + 1)).mappings().all()
             counts = {state: count for state, count in connection.execute(query.build_count_statement())}
         page, more = found[:limit], len(found) > limit

@@ -8,7 +8,7 @@ from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError
 from jobs.spec import parse_spec
 from jobs.store import paging, tables
 from jobs.store.queue_order import SortKey
-from jobs.store.reader import count_that_fit
+from jobs.store.reader import count_rows_that_fit
 from jobs.store.states import ACTIVE, JobState
 from jobs.store.tables import jobs, rounds
 from tests.jobs.stored import SPEC, record, running
@@ -176,9 +176,9 @@ def test_the_lengths_of_rows_behind_a_page_are_not_read(store):
     length = 1000 + 0 // (40 - rounds.c.round)
     lengths = select(length).where(rounds.c.job_id == job_id).order_by(rounds.c.round)
     with store._engine.connect() as connection:
-        assert count_that_fit(connection, lengths, 3500) == 3
+        assert count_rows_that_fit(connection, lengths, 3500) == 3
         with pytest.raises((TypeError, DBAPIError)):
-            count_that_fit(connection, lengths, 10**6)
+            count_rows_that_fit(connection, lengths, 10**6)
 
 
 def test_pages_of_large_specs_have_fewer_jobs(store):
