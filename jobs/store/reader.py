@@ -27,7 +27,7 @@ def count_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def count_that_fit(lengths: Iterable[int], most_bytes: int) -> int:
-    """Count the first items whose lengths add up to `most_bytes` at most; at least 1. Read no length behind."""
+    """Count the first items whose lengths add up to `most_bytes` at most; at least 1. It reads few behind."""
     return max(1, sum(1 for _ in takewhile(lambda end: end <= most_bytes, accumulate(lengths))))
 
 
