@@ -41,7 +41,10 @@ ROUND_LOOKUPS_AT_ONCE = 2
 """Requests at the same time that keep all rounds of their jobs in memory."""
 
 PAGE_LOOKUPS_AT_ONCE = 2
-"""Requests at the same time that read a page of rounds, or short curves. A page may take 0.3 seconds."""
+"""Pages of rounds that are read at the same time; one may take 0.3 seconds."""
+
+CURVE_LOOKUPS_AT_ONCE = 2
+"""Requests at the same time that read short curves: the database reads up to 10,000 records for one."""
 
 CHECK_PROCESSES = 2
 """Processes that read data for checks and class maps at the same time; each may use half of the memory."""
@@ -137,6 +140,7 @@ class Service:
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
         self.round_lookups = Lookups(ROUND_LOOKUPS_AT_ONCE)
         self.page_lookups = Lookups(PAGE_LOOKUPS_AT_ONCE)
+        self.curve_lookups = Lookups(CURVE_LOOKUPS_AT_ONCE)
         self.data_checker = WorkProcess(
             "jobs.plan.checker",
             "check",
@@ -162,6 +166,7 @@ class Service:
         self.data_checker.close()
         self.round_lookups.close()
         self.page_lookups.close()
+        self.curve_lookups.close()
 
     def parse_spec(self, data: dict[str, Any]) -> JobSpec:
         """Parse a spec, and check its fields and names.

@@ -16,6 +16,8 @@ from jobs.store.job_store import JobStore
 router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 100
+MOST_POINTS = 10_000
+"""Points of one answer: the database reads a whole record for each."""
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
 Metric = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -45,16 +47,19 @@ async def list_curves(
     metric: Annotated[
         Metric, Query(description="Name of the metric in the round records.")
     ] = "global_accuracy",
-    points: Annotated[int, Query(ge=2, le=500, description="Approximate number of points of each job.")] = 40,
+    points: Annotated[
+        int,
+        Query(ge=2, le=500, description="Approximate number of points of each job. All have up to 10,000."),
+    ] = 40,
 ) -> Response:
     """Read a metric of several jobs at evenly spaced rounds; each job once."""
 
-    # The text is made here, too: it may have 100,000 numbers.
+    # The text is made here, too: it may have 20,000 numbers.
     def read(interest: Interest) -> str:
-        found = read_curves(service.store, job, metric, points, interest)
+        found = read_curves(service.store, job, metric, min(points, MOST_POINTS // len(job)), interest)
         return Curves(curves=list(found)).model_dump_json()
 
-    text = await service.page_lookups.run_while_wanted(request.is_disconnected, read)
+    text = await service.curve_lookups.run_while_wanted(request.is_disconnected, read)
     return Response(text, media_type="application/json")
 
 

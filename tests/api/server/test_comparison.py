@@ -111,7 +111,8 @@ def test_jobs_with_too_large_records_are_refused(
             "round_lookups",
             ["comparison?job={}", "jobs/{}/method-curves", "jobs/{}/rounds?limit=10000", "jobs?limit=500"],
         ),
-        ("page_lookups", ["jobs/{}/rounds", "curves?job={}"]),
+        ("page_lookups", ["jobs/{}/rounds"]),
+        ("curve_lookups", ["curves?job={}"]),
     ],
 )
 def test_few_comparisons_and_pages_run_at_once(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from tests.api.service import RunningService, a_round
 
 
-def test_a_few_evenly_spaced_rounds_and_the_last(http: httpx.Client, service: RunningService) -> None:
+def test_a_few_evenly_spaced_rounds_and_the_last(
+    http: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = service.running(rounds=100)
     for number in range(1, 24):
         service.store.add_round(job.id, a_round(number))
@@ -20,6 +23,10 @@ def test_a_few_evenly_spaced_rounds_and_the_last(http: httpx.Client, service: Ru
     assert answer[0] == {"job_id": other.id, "rounds": [1, 2], "values": [1 - 1 / 2, 1 - 1 / 3], **sums}
     # 23 rounds in 5 points: every fifth.
     assert answer[1]["rounds"] == [5, 10, 15, 20, 23]
+    # All jobs share the points of an answer: here each of four gets three.
+    monkeypatch.setattr("api.server.routes.curves.MOST_POINTS", 12)
+    answer = http.get("/api/v1/curves", params={**asked, "points": 500}).json()["curves"]
+    assert [curve["rounds"] for curve in answer] == [[1, 2], [8, 16, 23]]
 
 
 def test_rounds_without_a_score_are_left_out(http: httpx.Client, service: RunningService) -> None:

@@ -211,7 +211,7 @@ def test_a_look_up_ends_when_nobody_waits_for_it(end: str) -> None:
     ("path", "kind", "reads"),
     [
         ("comparison", "round_lookups", "api.server.routes.comparison.read_all_rounds"),
-        ("curves", "page_lookups", "api.server.routes.curves.read_curves"),
+        ("curves", "curve_lookups", "api.server.routes.curves.read_curves"),
     ],
 )
 def test_a_caller_that_leaves_frees_its_thread(
