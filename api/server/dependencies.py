@@ -114,18 +114,19 @@ class ResumeRequest(BaseModel):
     )
 
 
-def get_service(request: Request) -> Service:
+# A dependency without `async` takes one of the threads that all routes share: readiness would wait for them.
+async def get_service(request: Request) -> Service:
     """Return the running service."""
     found: Service = request.app.state.service
     return found
 
 
-def get_store(request: Request) -> JobStore:
+async def get_store(request: Request) -> JobStore:
     """Return the job store."""
-    return get_service(request).store
+    return (await get_service(request)).store
 
 
-def get_streams(request: Request) -> OpenStreams:
+async def get_streams(request: Request) -> OpenStreams:
     """Return the counter of open streams."""
     found: OpenStreams = request.app.state.streams
     return found
@@ -198,7 +199,8 @@ async def read_spec(request: Request) -> Any:
         HTTPException: the body is of another type (415).
         SpecError: the body cannot be read.
     """
-    return await get_service(request).body_lookups.run_work(_read_text, await _body(request))
+    service = await get_service(request)
+    return await service.body_lookups.run_work(_read_text, await _body(request))
 
 
 async def _body(request: Request) -> bytes:
@@ -210,7 +212,8 @@ async def _body(request: Request) -> bytes:
 
 async def _read_body(request: Request, model: type[Body]) -> Body:
     # YAML takes seconds to read: neither on the event loop nor in the threads of the other routes.
-    return await get_service(request).body_lookups.run_work(_read_as, model, await _body(request))
+    service = await get_service(request)
+    return await service.body_lookups.run_work(_read_as, model, await _body(request))
 
 
 def _read_text(body: bytes) -> Any:
@@ -242,7 +245,7 @@ def _make_errors(error: ValidationError, shape: str) -> list[FieldError]:
     return found
 
 
-def read_last_event_id(
+async def read_last_event_id(
     last_event_id: Annotated[
         str | None, Header(description="Id of the last received event; the stream continues after it.")
     ] = None,

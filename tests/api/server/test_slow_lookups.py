@@ -21,10 +21,12 @@ from fedsim import FedSimClient
 from fedsim.errors import SpecError
 from jobs.plan.checker import CheckedSpec
 from jobs.spec import JobSpec
+from jobs.store.records import Job
 from tests.api.service import RunningService, running_service
 
 SPEC = {"algorithm": "fedavg", "rounds": 2}
 API = "/api/v1"
+SHARED_THREADS = 40
 MANY = 45
 """More than the threads that all routes share."""
 
@@ -76,6 +78,30 @@ def test_others_are_served_while_many_look_up_what_takes_long(
             go_on.set()
         assert {each.result() for each in asked} == {200, 201}
     assert service.check_lookups.pending == service.data_checker.pending == 0
+
+
+def test_readiness_waits_for_none_of_the_threads_that_all_routes_share(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, started, service = threading.Event(), list[str](), quiet.app.state.service
+    job, get = quiet.queued(), service.store.get
+
+    def get_late(job_id: str) -> Job:
+        started.append(job_id)
+        go_on.wait()
+        return get(job_id)
+
+    monkeypatch.setattr(service.store, "get", get_late)
+    with ThreadPoolExecutor(MANY) as threads:
+        url = f"{quiet.url}{API}/jobs/{job.id}"
+        asked = [threads.submit(httpx.get, url, timeout=120) for _ in range(MANY)]
+        try:
+            until(lambda: len(started) == SHARED_THREADS)
+            for path in ("/healthz", "/readyz"):
+                assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
+        finally:
+            go_on.set()
+        assert {each.result().status_code for each in asked} == {200}
 
 
 def test_others_are_served_while_many_send_what_takes_long_to_read(
