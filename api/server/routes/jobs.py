@@ -115,6 +115,7 @@ async def submit_job(
 
 @router.get("/jobs", response_model=JobPage, responses=describe_problems(400, 422, 503))
 async def list_jobs(
+    request: Request,
     service: ServiceOf,
     state: Annotated[
         list[JobState] | None,
@@ -144,7 +145,7 @@ async def list_jobs(
     """List jobs, page by page. A page of very large specs has fewer jobs than `limit`."""
 
     # The text is made in the thread, too: it has megabytes, and would keep the event loop busy.
-    def read() -> str:
+    def read(_: Interest = INTEREST) -> str:
         page = service.store.list(
             state,
             label,
@@ -158,8 +159,12 @@ async def list_jobs(
         return page.model_dump_json()
 
     is_large = limit > MANY_JOBS
-    run = service.round_lookups.run_work if is_large else run_in_threadpool
-    return Response(await run(read), media_type="application/json")
+    text = await (
+        service.round_lookups.run_while_wanted(request.is_disconnected, read)
+        if is_large
+        else run_in_threadpool(read)
+    )
+    return Response(text, media_type="application/json")
 
 
 @router.get("/jobs/{job_id}", responses=describe_problems(404, 422))
@@ -277,7 +282,9 @@ async def list_rounds(
         lines = format_csv(names, read_all_rounds(store, job_id, after))
         return StreamingResponse(lines, headers=headers, media_type="text/csv")
     lookups = service.round_lookups if limit > MANY_ROUNDS else service.page_lookups
-    text = await lookups.run_work(_read_page, store, job_id, after, limit)
+    text = await lookups.run_while_wanted(
+        request.is_disconnected, lambda _: _read_page(store, job_id, after, limit)
+    )
     return Response(text, media_type="application/json")
 
 

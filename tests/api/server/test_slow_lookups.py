@@ -21,7 +21,7 @@ from fedsim import FedSimClient
 from fedsim.errors import SpecError
 from jobs.plan.checker import CheckedSpec
 from jobs.spec import JobSpec
-from jobs.store.records import Job
+from jobs.store.records import Job, JobPage
 from tests.api.service import RunningService, running_service
 
 SPEC = {"algorithm": "fedavg", "rounds": 2}
@@ -254,6 +254,40 @@ def test_a_caller_that_leaves_frees_its_thread(
         caller.sendall(f"GET {API}/{path}?job={job.id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         wait_until(lambda: lookups.pending == 1)
     wait_until(lambda: lookups.pending == 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "reads"),
+    [
+        ("jobs/{}/rounds", "page_lookups", "rounds"),
+        ("jobs/{}/rounds?limit=10000", "round_lookups", "rounds"),
+        ("jobs?limit=500", "round_lookups", "list"),
+    ],
+)
+def test_a_page_whose_caller_left_while_it_waited_is_not_read(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch, path: str, kind: str, reads: str
+) -> None:
+    job, service = quiet.ended(), quiet.app.state.service
+    lookups, go_on, begun = getattr(service, kind), threading.Event(), list[Any]()
+
+    def read_late(*arguments: Any, **_: Any) -> Any:
+        begun.append(arguments)
+        go_on.wait()
+        return () if reads == "rounds" else JobPage(jobs=[], next_page_token=None, counts={})
+
+    monkeypatch.setattr(service.store, reads, read_late)
+    monkeypatch.setattr(lookups, "threads", 1)
+    request = f"GET {API}/{path.format(job.id)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    try:
+        for number in range(1, 4):
+            with socket.create_connection(("127.0.0.1", quiet.port)) as caller:
+                caller.sendall(request)
+                wait_until(lambda number=number: lookups.pending == number and bool(begun))
+        wait_until(lambda: all(interest._ended.is_set() for interest in lookups._interests))
+    finally:
+        go_on.set()
+    wait_until(lambda: lookups.pending == 0)
+    assert len(begun) == 1
 
 
 def wait_until(check: Callable[[], bool]) -> None:
