@@ -69,7 +69,8 @@ def report(
         if is_comparison
         else _read_run((runs or [""])[0], url)
     )
-    folder = out or Path(f"{Path(name).name}-report")  # the service sent the name
+    # The name may be a path: of a folder with runs, or of a service that means no good.
+    folder = out or Path(f"{Path(name).name}-report")
     files = [folder / "report.html"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def _read_comparison(
     figure = make_comparison_figure(found)
     sources = [*runs, *(label or [])]
     title = f"Comparison: {sources[0]}" if len(sources) == 1 else f"Comparison of {len(found.lines)} runs"
-    return Path(name).name, render_comparison(title, found), [figure] if figure else [], None
+    return name, render_comparison(title, found), [figure] if figure else [], None
 
 
 def _read_run(run: str, url: str | None) -> Content:

@@ -49,7 +49,7 @@ async def list_curves(
     ] = "global_accuracy",
     points: Annotated[
         int,
-        Query(ge=2, le=500, description="Approximate number of points of each job. All have up to 10,000."),
+        Query(ge=2, le=500, description="Approximate number of points of each job. All jobs share 10,000."),
     ] = 40,
 ) -> Response:
     """Read a metric of several jobs at evenly spaced rounds; each job once."""

@@ -145,7 +145,7 @@ async def list_jobs(
     """List jobs, page by page. A page of very large specs has fewer jobs than `limit`."""
 
     # The text is made in the thread, too: it has megabytes, and would keep the event loop busy.
-    def read(_: Interest = INTEREST) -> str:
+    def read() -> str:
         page = service.store.list(
             state,
             label,
@@ -159,11 +159,10 @@ async def list_jobs(
         return page.model_dump_json()
 
     is_large = limit > MANY_JOBS
-    text = await (
-        service.round_lookups.run_while_wanted(request.is_disconnected, read)
-        if is_large
-        else run_in_threadpool(read)
-    )
+    if is_large:
+        text = await service.round_lookups.run_while_wanted(request.is_disconnected, lambda _: read())
+    else:
+        text = await run_in_threadpool(read)
     return Response(text, media_type="application/json")
 
 
