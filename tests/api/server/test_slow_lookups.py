@@ -71,7 +71,7 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     with ThreadPoolExecutor(MANY) as threads:
         asked = [threads.submit(ask, number) for number in range(MANY)]
         try:
-            until(lambda: service.check_lookups.pending + service.data_checker.pending == MANY)
+            wait_until(lambda: service.check_lookups.pending + service.data_checker.pending == MANY)
             for path in ("/healthz", "/readyz", f"{API}/jobs"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
@@ -96,7 +96,7 @@ def test_readiness_waits_for_none_of_the_threads_that_all_routes_share(
         url = f"{quiet.url}{API}/jobs/{job.id}"
         asked = [threads.submit(httpx.get, url, timeout=120) for _ in range(MANY)]
         try:
-            until(lambda: len(started) == SHARED_THREADS)
+            wait_until(lambda: len(started) == SHARED_THREADS)
             for path in ("/healthz", "/readyz"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
@@ -122,17 +122,12 @@ def test_others_are_served_while_many_send_what_takes_long_to_read(
     with ThreadPoolExecutor(MANY) as threads:
         sent = [threads.submit(send, number) for number in range(MANY)]
         try:
-            until(lambda: service.body_lookups.pending == MANY)
+            wait_until(lambda: service.body_lookups.pending == MANY)
             for path in ("/healthz", "/readyz", f"{API}/jobs"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
             go_on.set()
         assert {each.result() for each in sent} == {200, 201}
-
-
-def until(reached: Any) -> None:
-    while not reached():
-        threading.Event().wait(0.01)
 
 
 def test_so_many_may_wait_and_the_next_one_is_told_to_come_again(quiet: RunningService) -> None:
