@@ -73,10 +73,13 @@ class Control(Comparison):
     """A comparison that must not contradict the claim.
 
     Attributes:
-        sentence: what the control shows if it is reversed: why the claim's figures then say nothing.
+        sentence: why the claim's figures say nothing if the control contradicts it.
+        must_hold: whether anything but a held control contradicts the claim. By default only a reversed one
+            does: it is enough that the runs do not speak against the claim.
     """
 
     sentence: str
+    must_hold: bool = False
 
 
 SPENT = ("rounds", "bytes", "simulated_seconds", "joules", "processor_seconds")
@@ -94,8 +97,8 @@ class Claim(Comparison):
         sentence: what the paper claims.
         place: in the paper, such as "Table 2".
         figure: the paper's own figures.
-        control: a comparison in the same cell, but for the labels that it names. If its interval excludes 0
-            against its own direction, the claim is not testable here.
+        control: a comparison in the same cell, but for the labels that it names. If it contradicts the
+            claim, the claim is not testable here.
         why_not: the reason why no run of the table can test the claim; in place of a `baseline`.
     """
 

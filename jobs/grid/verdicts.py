@@ -26,6 +26,7 @@ class Outcome(StrEnum):
     HELD = "held"
     REVERSED = "reversed"
     UNDECIDED = "no difference to tell"
+    CROSSING = "not told to be level"
     UNTESTABLE = "not testable at this scale"
     NOT_RUN = "not run"
 
@@ -105,7 +106,7 @@ class Verdict:
         more = list[str]()
         if self.difference is not None and self.difference.pairs == 1:
             more.append("one seed")
-        elif self.outcome is Outcome.UNDECIDED and self.claim.direction != "level":
+        elif self.outcome is Outcome.UNDECIDED:
             more.append(f"{self.seeds} seeds would tell" if self.seeds else "over 1,000 seeds would tell")
         if self.diverged:
             how = "diverged" if self.claim.target is None else "never reached the target"
@@ -168,9 +169,12 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     if claim.control is None or verdict.outcome not in (Outcome.HELD, Outcome.REVERSED):
         return verdict
     control = _compare(claim, claim.control, table, found, cell)
-    if control.outcome is not Outcome.REVERSED:
+    contradicts = control.outcome is Outcome.REVERSED
+    if claim.control.must_hold:
+        contradicts = control.outcome is not Outcome.HELD
+    if not contradicts:
         return verdict
-    reason, evidence = claim.control.sentence, control.format_difference()
+    reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)
     return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
 
 
@@ -218,16 +222,16 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
     Args:
         difference: of the value to the baseline.
         direction: `above`, `below` or `level`.
-        margin: of `level`: it is held if the interval lies within the margin on both sides of 0, and
-            reversed if it lies outside on one side.
+        margin: of `level`: it is held if the interval lies within the margin on both sides of 0, reversed
+            if it lies outside on one side, and crossing if it lies on both sides of an end of the margin.
     """
     if difference.low is None or difference.high is None:
-        return Outcome.UNDECIDED
+        return Outcome.UNDECIDED if margin is None else Outcome.CROSSING
     if margin is not None:
         if difference.low >= -margin and difference.high <= margin:
             return Outcome.HELD
         outside = difference.low > margin or difference.high < -margin
-        return Outcome.REVERSED if outside else Outcome.UNDECIDED
+        return Outcome.REVERSED if outside else Outcome.CROSSING
     sign = difference.sign if direction == "above" else -difference.sign
     return {1: Outcome.HELD, -1: Outcome.REVERSED, 0: Outcome.UNDECIDED}[sign]
 

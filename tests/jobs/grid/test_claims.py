@@ -76,7 +76,7 @@ def test_level_is_a_matter_of_its_margin(table: Table) -> None:
     claims = [{**level, "id": f"level-{n}", "margin": margin} for n, margin in enumerate((0.2, 0.11, 0.05))]
     told = with_claims(table, *claims)
     verdicts = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
-    assert [v.outcome for v in verdicts] == [Outcome.HELD, Outcome.UNDECIDED, Outcome.REVERSED]
+    assert [v.outcome for v in verdicts] == [Outcome.HELD, Outcome.CROSSING, Outcome.REVERSED]
     assert {v.p_value for v in verdicts} == {None}
 
 
@@ -98,6 +98,19 @@ def test_a_control_that_is_reversed_leaves_nothing_to_tell(table: Table) -> None
     assert verdict.describe().startswith("not testable at this scale (plain is weak: +11.00 [")
     [open_] = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
     assert open_.outcome is Outcome.UNDECIDED
+
+
+@pytest.mark.parametrize("must_hold", [False, True])
+def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, must_hold: bool) -> None:
+    control = {"value": {**STRONG, "data": "Dir(1)"}, "baseline": PLAIN, "sentence": "plain is weak"}
+    told = with_claims(table, {**BETTER, **IID, "control": {**control, "must_hold": must_hold}})
+    clear = plant(told, [0.10, 0.11, 0.12])
+    for differences, held in ([0.10, -0.09, 0.02], not must_hold), ([0.10, 0.11, 0.12], True):
+        [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
+        assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
+    [missing] = judge_claims(told, clear)
+    without = "not testable at this scale (plain is weak: not run)" if must_hold else "held"
+    assert missing.describe() == without
 
 
 def test_what_was_not_run_or_diverged_has_no_verdict(table: Table) -> None:
