@@ -6,19 +6,24 @@ from typing import Any
 
 from api.cli.display import make_plain_text, make_table
 
-SUMMARY_WIDTH = 140
+PAYLOAD_WIDTH = 120
+"""Width from which the table of the algorithms has what a client gets and sends, in characters."""
+
+SUMMARY_WIDTH = 170
 """Width from which the table of the algorithms has their summaries, in characters."""
 
 ABOUT_COSTS = (
-    "Traffic (bytes) and computing (FLOPs of the clients): a run of a small case, relative to FedAvg; see "
-    "docs/methods/README.md. `fedsim algorithms NAME` shows the parameters of one."
+    "Traffic (bytes) and computing (FLOPs of the clients): a run of a small case, relative to FedAvg. Down and up: "
+    "the payloads that a client gets and sends. See docs/methods/README.md. `fedsim algorithms NAME` shows the parameters of one."
 )
 """The line below the table."""
 
 
 def make_algorithms_table(entries: list[dict[str, Any]], width: int) -> Any:
-    """Make the table; one of fewer than `SUMMARY_WIDTH` characters has no summaries."""
+    """Make the table; a narrow one has neither payloads nor summaries."""
     columns = ["algorithm", "for", "paper", "traffic", "computing"]
+    if width >= PAYLOAD_WIDTH:
+        columns += ["down", "up"]
     if width >= SUMMARY_WIDTH:
         columns.append("summary")
     rows = (
@@ -28,7 +33,7 @@ def make_algorithms_table(entries: list[dict[str, Any]], width: int) -> Any:
             "for": ", ".join(entry.get("purposes", ())),
             "paper": mark_plugin(entry, entry.get("citation", "")),
             "summary": entry["summary"],
-            **{key: f"{value:g}" for key, value in (entry.get("costs") or {}).items() if key in columns},
+            **_format_costs(entry.get("costs") or {}),
         }
         for entry in entries
     )
@@ -37,6 +42,12 @@ def make_algorithms_table(entries: list[dict[str, Any]], width: int) -> Any:
         ([make_plain_text(row.get(column, "")) for column in columns] for row in rows),
         numbers=("traffic", "computing"),
     )
+
+
+def _format_costs(costs: dict[str, Any]) -> dict[str, str]:
+    """Format the figures, and the names of the payloads in both directions."""
+    figures = {key: f"{costs[key]:g}" for key in ("traffic", "computing") if key in costs}
+    return figures | {way: ", ".join(costs[way]) for way in ("down", "up") if way in costs}
 
 
 def mark_plugin(entry: dict[str, Any], text: str) -> str:

@@ -5,10 +5,10 @@ import { CATALOGUES } from "./schema.js";
 const REPLACES = { "local.steps": "local.epochs", "local.epochs": "local.steps" }; // fields that exclude each other
 const SHORT = { "data.tests": "kind", devices: "fleet" }; // a section that may be one word, and the field that the word sets
 
-// `seeds` is the text of several seeds, or null; the data has the first of them.
+// `seeds` is the text of several seeds, or null; the data has the first of them. `purpose` is that of the listed algorithms, or "".
 export class Draft {
   constructor(data = { algorithm: "fedavg" }, seeds = null) {
-    Object.assign(this, { data: structuredClone(data), seeds, orders: new Map() });
+    Object.assign(this, { data: structuredClone(data), seeds, purpose: "", orders: new Map() });
   }
 
   get(path) {

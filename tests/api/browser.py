@@ -125,6 +125,12 @@ class Browser:
 
         Select(self.find(selector)).select_by_value(value)
 
+    def options(self, selector: str) -> list[str]:
+        """The values that a control lets choose."""
+        script = "return [...document.querySelector(arguments[0]).options].map((each) => each.value)"
+        found: list[str] = self.script(script, selector)
+        return found
+
     def script(self, text: str, *arguments: Any) -> Any:
         return self.driver.execute_script(text, *arguments)
 

@@ -20,7 +20,8 @@ export function fields({ schema, catalogue, draft, changed }) {
 function part(make, name, property) {
   if (CATALOGUES[name]) {
     const [choice, ...own] = choiceFields(make, name, property);
-    return element("fieldset", { data: { section: name } }, legend(name), choice, element("div", { class: "fields" }, own));
+    const purpose = name === "algorithm" ? purposeField(make) : null;
+    return element("fieldset", { data: { section: name } }, legend(name), purpose, choice, element("div", { class: "fields" }, own));
   }
   const read = readProperty(property, make.definitions);
   if (read.type !== "section") return group(make, name, "", [[name, property]]);
@@ -73,13 +74,26 @@ function optional({ draft, changed }, path, { description }) {
   return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, labelOf(path)), tick), description);
 }
 
+// What algorithms are for. With a purpose, the list of algorithms has those for it, and the chosen one.
+function purposeField({ draft, changed, catalogue }) {
+  const purposes = [...new Set(catalogue.algorithms.flatMap((each) => each.purposes ?? []))].sort();
+  const control = select([["", "any"], ...purposes.map((each) => [each])], draft.purpose, (value) => {
+    draft.purpose = value;
+    changed(true);
+  }, { name: "purpose" });
+  return makeLabelledField("purpose", "purpose", control, "lists the algorithms for this; it is no part of the job");
+}
+
+const suits = (entry, purpose) => !purpose || entry.purposes?.includes(purpose);
+
 function choiceFields(make, path, property) {
   const { draft, changed, catalogue } = make;
   const { kind, default: fallback } = CATALOGUES[path];
   const { name, parameters, several, isDefault } = draft.choice(path);
   if (several) return [severalFields(make, path, several)];
   const entry = catalogue[kind].find((each) => each.name === name);
-  const options = catalogue[kind].map((each) => [each.name, each.name]);
+  const listed = path === "algorithm" ? catalogue[kind].filter((each) => each.name === name || suits(each, draft.purpose)) : catalogue[kind];
+  const options = listed.map((each) => [each.name, each.name]);
   if (!entry && name) options.unshift([name, `${name} (unknown)`]);
   if (fallback === null) options.unshift(["", "none"]);
   const control = select(options, name ?? "", (value) => {
@@ -101,12 +115,13 @@ function choiceFields(make, path, property) {
   return [made, ...own];
 }
 
-// The summary of an entry, its paper and purposes, its plug-in, and the reason if it cannot train stacked clients.
+// The summary of an entry, its paper, purposes and payloads, its plug-in, and the reason if it cannot train stacked clients.
 function describeEntry(entry) {
   const purposes = entry?.purposes?.length > 0 && `for ${entry.purposes.join(", ")}`;
   const costs = entry?.costs && `relative to FedAvg: traffic ${entry.costs.traffic}, computing ${entry.costs.computing}`;
+  const sent = entry?.costs && `down: ${entry.costs.down.join(", ") || "nothing"}, up: ${entry.costs.up.join(", ") || "nothing"}`;
   const alone = entry?.stacks === false && `cannot train stacked clients with its defaults: ${entry.why_not_stacked}`;
-  return [entry?.summary, entry?.citation, purposes, costs, entry?.plugin && `from the plug-in ${entry.plugin}`, alone].filter(Boolean).join("; ");
+  return [entry?.summary, entry?.citation, purposes, costs, sent, entry?.plugin && `from the plug-in ${entry.plugin}`, alone].filter(Boolean).join("; ");
 }
 
 // Several models, one per client in turn: a JSON list.

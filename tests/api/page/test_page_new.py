@@ -91,6 +91,19 @@ def form(browser: Browser, service: RunningService) -> Browser:
 
 
 @NEEDS_CHROMIUM
+def test_a_purpose_leaves_its_algorithms_and_the_chosen_one(form: Browser) -> None:
+    form.choose(field("purpose"), "clustering")
+    until(lambda: form.options(field("algorithm")) == ["ace_pfl", "cfl", "clustered_fedavg", "fedavg", "ifca"])
+    form.choose(field("algorithm"), "ifca")
+    until(lambda: "down: models, up: cluster, params" in form.text('[data-path="algorithm"]'))
+    assert "fedavg" not in form.options(field("algorithm"))
+    assert "purpose" not in form.value("#yaml")
+    form.choose(field("purpose"), "")
+    until(lambda: "fedavg" in form.options(field("algorithm")))
+    assert form.value(field("algorithm")) == "ifca"
+
+
+@NEEDS_CHROMIUM
 def test_a_job_is_made_by_the_form(form: Browser, service: RunningService) -> None:
     assert violations(form) == []
     form.write(field("name"), "made by hand")
