@@ -13,8 +13,9 @@ SUMMARY_WIDTH = 170
 """Width from which the table of the algorithms has their summaries, in characters."""
 
 ABOUT_COSTS = (
-    "Traffic (bytes) and computing (FLOPs of the clients): a run of a small case, relative to FedAvg. Down and up: "
-    "the payloads that a client gets and sends. See docs/methods/README.md. `fedsim algorithms NAME` shows the parameters of one."
+    "Traffic (bytes) and computing (FLOPs of the clients): a run of a small case, relative to FedAvg. "
+    "Down and up: the payloads that a client gets and sends. See docs/methods/README.md. "
+    "`fedsim algorithms NAME` shows the parameters of one."
 )
 """The line below the table."""
 

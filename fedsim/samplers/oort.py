@@ -5,8 +5,8 @@ Lai, Zhu, Madhyastha, Chowdhury, OSDI 2021, arXiv:2010.06081.
 Idea: clients whose examples still have a large loss are worth most; some rounds' places are kept for clients
 that have never taken part.
 
-Algorithm 1, with the statistical utility alone: there are no speeds of clients here, so that the factor for
-slow clients is 1, and clients to explore are drawn uniformly.
+Algorithm 1, with the statistical utility alone: the factor for slow clients is 1, also where clients have
+`devices`, and clients to explore are drawn uniformly.
 
 - U(i) = n_i sqrt(mean of squared losses of the client's examples), of the round in which i took part last.
 - Scores: U, clipped at its 95 % quantile and scaled to [0, 1], plus sqrt(0.1 ln R / L(i)), with the number of
@@ -16,7 +16,7 @@ slow clients is 1, and clients to explore are drawn uniformly.
   0.98 from round to round, down to 0.2.
 
 Deviations: losses are those of the received model before local training, which every client computes once
-more; Oort takes the losses that occur during training.
+more; Oort takes the losses that occur during training. The limit on how often a client is chosen is left out.
 """
 
 from __future__ import annotations

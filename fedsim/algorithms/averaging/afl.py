@@ -26,7 +26,7 @@ Deviations: the paper makes single gradient steps; here clients train as `local`
 are divided by their sum; if it is 0, the model stays as it is. The paper returns the mean of the models of
 all rounds, as `evaluation.average` does on request.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

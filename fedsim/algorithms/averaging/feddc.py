@@ -28,7 +28,7 @@ examples; its code has equal weights and the drifts of all clients. As in the pa
 clients have the same alpha. `alpha: 0` also leaves out the server's drift. Statistics of normalisation layers
 and several architectures are as in FedDyn and SCAFFOLD.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ authors' code divides it by a client's relative number of examples. `alpha: 0`, 
 leaves out the server's drift. Statistics of normalisation layers have no drift; they become the mean. With
 several architectures, each has its own drift, and N counts the clients of the architecture.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ epsilon by M, which the paper does not. After the first round, the trained model
 code. Norms are over the parameters. Statistics of normalisation layers become the mean; those of the last
 model are evaluated.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ With n_c the client's number of examples of class c, the local loss is the cross
 Deviations: the softmax is over all classes, so that `tau: 0` is the cross-entropy. A class without examples
 counts as 1e-8 examples, which lowers its logit by 100 tau, as in public code; the paper leaves it open.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

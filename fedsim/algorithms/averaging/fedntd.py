@@ -17,7 +17,7 @@ temperature `tau` and over all classes but the true one.
 Deviations: none; the divergence has no factor tau^2, as in the paper. The global model predicts in evaluation
 mode.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

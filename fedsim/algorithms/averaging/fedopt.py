@@ -32,7 +32,7 @@ In the first round, FedYogi's v is larger than FedAdam's by (1 - beta2) tau^2 wh
 Deviations: means are weighted by numbers of examples. v begins with the smallest value that the paper allows.
 Statistics of normalisation layers become those of the mean.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ holds examples, and `alpha` for all others.
 Deviations: the whole logit is scaled, with its bias; the authors' classifier has none. The authors' code
 moves a_c from `alpha` to 1 with n_c / max n; here a_c has two values, as in the paper.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Deviations: the optimizer of the local training makes the steps. g has no weight
 Statistics of normalisation layers follow the passes at w. Dropout draws new numbers in the second pass. The
 paper's MoFedSAM is left out. The papers tune rho; the default is that of SAM (Foret et al., ICLR 2021).
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ single precision, and are not clipped. A momentum of the local training comes on
 The other base optimizers of the paper (Adam, RMSprop) and the variant Mime with its control variates are left
 out. Statistics of normalisation layers have no momentum; they become the mean.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Deviations: the paper draws clients with the probabilities p_k and counts them e
 uniformly, so that p_k is a weight. A loss below 1e-10 counts as 1e-10, as in the authors' code. Statistics of
 normalisation layers become those of m.
 
-Reference result: none.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

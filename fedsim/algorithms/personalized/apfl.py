@@ -23,11 +23,12 @@ latest w.
 
 Deviations: the gradient of v has the factor alpha of the chain rule. Models are averaged by numbers of
 examples. alpha makes its step before the first step of w, with w as received, in evaluation mode; in the
-authors' code after it. The optimizer of the local training moves w and v, and `local.clip_norm` limits the
+authors' code after it. That code also mixes predictions in place of weights, and adds 0.02 alpha to the
+derivative. The optimizer of the local training moves w and v, and `local.clip_norm` limits the
 norm of both gradients together. v begins at the w of the client's first round. Running statistics of m belong
 to v, and are mixed like weights in the personal model.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

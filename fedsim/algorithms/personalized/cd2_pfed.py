@@ -28,7 +28,7 @@ in that round. A client outside the cohort when channels became private has its 
 before its first round it has the initial values, which all clients make from the seed. There is no global
 model.
 
-Reference result: see docs/results/ace-pfl.md.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

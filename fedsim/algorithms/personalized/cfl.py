@@ -23,7 +23,7 @@ code takes plain means, and complete linkage. The test by an estimate of gamma i
 All models are kept; the tree of earlier clusters is not. A client predicts by the model of its cluster. There
 is no global model, and records have no `global_accuracy`.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ whatever their classes; `matrix` keeps them apart, and takes a distance for each
 label distributions is left out. A client predicts by the model of its cluster. There is no global model, and
 records have no `global_accuracy`.
 
-Reference result: none; the paper has no such method.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ of examples; the authors' code takes a plain mean over a weighted sample. lambda
 clients; its choice on validation data is left out. v_k begins at the w of the client's first round; in the
 paper it begins at the first model of the run, which is the same if all clients come to round 1.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Deviations: a layer is a block of the model with parameters, and running statist
 Mixing weights are learnt in evaluation mode. The position in the examples is the same share for all clients
 of a round. The first mixing has a limit; the authors' code has none.
 
-Reference result: see docs/results/ace-pfl.md.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

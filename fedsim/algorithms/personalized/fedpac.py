@@ -39,7 +39,7 @@ averaged by numbers of examples, over the cohort. The authors' clients keep the 
 server keeps it, because a client that is away cannot receive it. The body's passes have the round's local
 settings, the head's passes their batches. There is no global model, and records have no `global_accuracy`.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

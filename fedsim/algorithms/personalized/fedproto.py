@@ -26,7 +26,7 @@ a mean over the d features. The authors average features during the last epoch o
 by its head; the paper's choice of the nearest prototype is left out. There is no global model, and records
 have no `global_accuracy`.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Deviations: models are averaged by numbers of examples; the paper takes a plain 
 client predicts by the model that it would choose. There is no global model, and records have no
 `global_accuracy`.
 
-Reference result: none yet.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

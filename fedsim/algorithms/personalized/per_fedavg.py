@@ -22,7 +22,7 @@ b2. For its own use a client takes one step at rate alpha on one batch of its ow
 Deviations: the Hessian of the exact algorithm is left out (FO). The outer step has the optimizer of
 the local training. Models are averaged by numbers of examples.
 
-Reference result: see docs/results/ace-pfl.md.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Deviations: only the clients of the cohort train; in the authors' code all clien
 averaged. Models are averaged by numbers of examples. Inner steps have the optimizer of the local
 training, started anew on every batch. Running statistics are those of the inner steps.
 
-Reference result: see docs/results/ace-pfl.md.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -202,10 +202,13 @@ def test_a_wrong_purpose_is_refused(fedsim: Fedsim) -> None:
     assert "leave out NAME or --for" in both.err
 
 
-def test_narrow_tables_of_algorithms_have_no_summaries() -> None:
-    entry = {"name": "a", "summary": "S", "citation": "Ma, 2025", "plugin": "mine 1.0"}
-    wide, narrow = (make_algorithms_table([entry], width) for width in (160, 100))
-    assert [column.header for column in wide.columns][-1] == "summary"
+def test_narrow_tables_of_algorithms_have_neither_summaries_nor_payloads() -> None:
+    costs = {"traffic": 1.5, "computing": 1, "down": ["params", "teacher"], "up": []}
+    entry = {"name": "a", "summary": "S", "citation": "Ma, 2025", "plugin": "mine 1.0", "costs": costs}
+    wide, middle, narrow = (make_algorithms_table([entry], width) for width in (170, 120, 100))
+    assert [column.header for column in wide.columns][-3:] == ["down", "up", "summary"]
+    assert [column.header for column in middle.columns][-1] == "up"
+    assert str(next(middle.columns[5].cells)) == "params, teacher"
     assert [column.header for column in narrow.columns][-1] == "computing"
     assert str(next(narrow.columns[2].cells)) == "Ma, 2025 [mine 1.0]"
 
