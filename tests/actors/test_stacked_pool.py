@@ -36,8 +36,21 @@ from tests.fedsim.stacks import check_closed, deep
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
-MORE = ["ace_pfl", "cd2_pfed", "fedcl", "fedensemble", "fedgen", "kdia", "kt_pfl", "moon", "per_fedavg"]
-"""Algorithms with instructions to each client, whole models up, noise, or client states of other kinds."""
+MORE = [
+    "ace_pfl",
+    "cd2_pfed",
+    "fedcl",
+    "fedensemble",
+    "fedgen",
+    "fedpac",
+    "ifca",
+    "kdia",
+    "kt_pfl",
+    "moon",
+    "per_fedavg",
+]
+"""Algorithms with instructions to each client, whole models up, noise, or client states of
+other kinds."""
 
 
 @pytest.mark.parametrize("stack_size", [1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ from tests.fedsim.federations import federation
 NOTHING = ClientScores(np.full(10, np.nan, np.float32), np.full(10, -1))
 
 OTHERS = [RoundRobin(), Availability(), LossWeighted(), PowerOfChoice(candidates=6), Oort()]
+
+
+Known = dict[int, tuple[int, "np.ndarray[Any, Any]"]]
+"""{client: the round in which it took part last, and the losses of its examples then}."""
 
 
 def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
@@ -79,9 +84,12 @@ def test_with_everybody_in_every_round_it_is_the_method_itself(sampler: Sampler)
 
 
 def test_round_robin_takes_everybody_equally_often() -> None:
-    results = run(sampled(RoundRobin()), federation(cohort_size=4, rounds=5))
+    population = federation(cohort_size=4, rounds=5)
+    results = run(sampled(RoundRobin()), population)
     assert set(Counter(client for r in results for client in r.cohort).values()) == {2}
-    assert results[0].cohort != (0, 1, 2, 3)
+    order = rng.stream(population.settings.seed, "round robin").permutation(10)
+    for number, result in enumerate(results):
+        assert list(result.cohort) == sorted(order[(4 * number + np.arange(4)) % 10])
 
 
 def test_who_is_offline_does_not_take_part() -> None:
@@ -126,6 +134,48 @@ def test_scores_are_those_of_the_received_model(sampler: Sampler) -> None:
             )
         np.testing.assert_allclose(result.state.scores.numpy(), known, rtol=1e-4)
         assert result.traffic.by_payload["score"] == 4 * 4
+        before = result
+
+
+def draw_by_loss(number: int, known: Known, draw: np.random.Generator) -> set[int]:
+    losses = [np.mean(known[c][1]) if c in known else None for c in range(10)]
+    mean = np.mean([loss for loss in losses if loss is not None]) if known else 1.0
+    weights = np.array([mean if loss is None else loss for loss in losses])
+    return set(draw.choice(10, 4, replace=False, p=weights / weights.sum()).tolist())
+
+
+def draw_by_oort(number: int, known: Known, draw: np.random.Generator) -> set[int]:
+    """Algorithm 1: half of the four places explore, the others exploit."""
+    new, old = [c for c in range(10) if c not in known], sorted(known)
+    explored = min(len(new), max(2, 4 - len(old)))
+    chosen = set(draw.choice(new, explored, replace=False).tolist()) if explored else set()
+    if explored == 4:
+        return chosen
+    utility = np.array([len(known[c][1]) * np.sqrt(np.mean(known[c][1] ** 2)) for c in old])
+    utility = np.minimum(utility, np.quantile(utility, 0.95))
+    scores = (utility - utility.min()) / (utility.max() - utility.min())
+    scores += [np.sqrt(0.1 * np.log(number + 1) / (known[c][0] + 1)) for c in old]
+    able = scores >= 0.95 * sorted(scores)[explored - 4]
+    weights = scores[able] / scores[able].sum()
+    drawn = draw.choice(np.array(old)[able], 4 - explored, replace=False, p=weights)
+    return chosen | set(drawn.tolist())
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expect"),
+    [(LossWeighted(), draw_by_loss), (Oort(exploration=0.5, decay=1.0), draw_by_oort)],
+    ids=["loss weighted", "oort"],
+)
+def test_six_cohorts_in_numpy(
+    sampler: Sampler, expect: Callable[[int, Known, np.random.Generator], set[int]]
+) -> None:
+    """From losses that NumPy measures, with the draws of the round's own stream."""
+    population = federation(cohort_size=4, rounds=6, model="logistic")
+    known, before = Known(), None
+    for number, result in enumerate(run(sampled(sampler), population)):
+        draw = rng.stream(population.settings.seed, "cohort", number)
+        assert set(result.cohort) == expect(number, known, draw)
+        known |= {client: (number, measure(population, before, client)) for client in result.cohort}
         before = result
 
 
