@@ -92,7 +92,7 @@ class Entry(BaseModel):
             were written before these were kept.
         digest: of the last server state.
         code: the version of the code.
-        device: "cpu", or the name of the GPU that it was made on.
+        device: the name of the processor or GPU that it was made on; "cpu" in lines that were written before.
     """
 
     model_config = ConfigDict(frozen=True)

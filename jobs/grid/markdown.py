@@ -81,7 +81,7 @@ def _state(table: Table, finished: int, cells: int) -> str:
 
 
 def _devices(runs: Found) -> str:
-    """The runs of each device, if not all ran on CPUs: the device decides the last digits and the seconds."""
+    """The runs of each device, where it is known: it decides the last digits and the seconds."""
     counts = Counter(entry.device for by_seed in runs.values() for entry in by_seed.values())
     if not counts.keys() - {"cpu"}:
         return ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -115,7 +117,7 @@ def make_entry(
         personal: the scores of the clients' own models after the last round, where they are known.
         worked: processor seconds from the start to the end of each round, where known (one process).
         code: the version of the code.
-        device: "cpu", or the GPU's name.
+        device: the name of the processor or GPU.
 
     Raises:
         FedsimError: if no round was scored by the table's metric.
@@ -192,5 +194,10 @@ def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_device(device: str) -> str:
-    """What a journal calls a device: "cpu", or the GPU's name."""
-    return torch.cuda.get_device_name(0) if device == "cuda" else device
+    """Name the GPU or the processor: it decides the last digits and the seconds."""
+    if device == "cuda":
+        return torch.cuda.get_device_name(0)
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text("utf-8").splitlines() if about.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), platform.processor() or device)

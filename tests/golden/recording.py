@@ -15,6 +15,7 @@ from actors.resources import Placement
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
+from jobs.grid.one_run import name_device
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -27,11 +28,8 @@ STACK = 3
 
 def processor() -> str:
     """The kind of processor, since another one may differ in the last bit."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
+    version = torch.__version__.partition("+")[0]
+    return f"{name_device('cpu')}, {torch.backends.cpu.get_cpu_capability()}, torch {version}"
 
 
 def recorded() -> dict[str, Any]:
