@@ -52,7 +52,9 @@ def choose_values(table: Table, folder: Path) -> Table:
     """The table with the values that its search chose; a table without a search stays as it is.
 
     Each label takes the best values among its candidates: the labels of the search with its name, or with its
-    name, a comma and more. The first of equal candidates counts, and one with a diverged run never does.
+    name, a comma and more. The first of equal candidates counts. One with a diverged run never does, nor does
+    one at whose values of the other axes, such as the rate, `otherwise` has a diverged run: which of its
+    relatives diverge there with a few seeds is luck.
     A label without candidates takes the values of the other axes from the best candidate of `otherwise`.
 
     A candidate's score is its mean over the seeds and over the further axes that both tables have, such as
@@ -63,7 +65,7 @@ def choose_values(table: Table, folder: Path) -> Table:
         folder: of the journals.
 
     Raises:
-        SettingsError: if runs of the search are missing, or all candidates of a label diverged.
+        SettingsError: if runs of the search are missing, or no candidate of a label can be chosen.
     """
     search = load_search(table)
     if search is None or table.search is None:
@@ -105,10 +107,20 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
     own = [each for each in search.axes[asked.axis] if each == label or each.startswith(f"{label}, ")]
     names = own or [asked.otherwise]
     candidates = {labels: score for labels, score in scores.items() if dict(labels)[asked.axis] in names}
-    known = {labels: score for labels, score in candidates.items() if math.isfinite(score)}
+    unstable = {
+        _leave_out(asked.axis, labels)
+        for labels, score in scores.items()
+        if (asked.axis, asked.otherwise) in labels and math.isnan(score)
+    }
+    known = {
+        labels: score
+        for labels, score in candidates.items()
+        if math.isfinite(score) and _leave_out(asked.axis, labels) not in unstable
+    }
     if not known:
         raise SettingsError(
-            f"{search.name}: every candidate of {label!r} has a diverged run", "search among other values"
+            f"{search.name}: every candidate of {label!r} has a diverged run, or {asked.otherwise} has one there",
+            "search among other values",
         )
     best = max(known, key=lambda labels: known[labels])
     used = {axis: each for axis, each in best if own or axis != asked.axis}
@@ -120,3 +132,8 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
         score=known[best] if own else None,
         candidates=len(candidates) if own else 0,
     )
+
+
+def _leave_out(axis: str, labels: Labels) -> Labels:
+    """The labels of the other axes."""
+    return tuple(each for each in labels if each[0] != axis)

@@ -15,8 +15,8 @@ With D_i the change of client i and D the mean of all M changes of the cohort (A
 
     eta_g = max(1, sum of |D_i|^2 / (2 M (|D|^2 + epsilon))),        w <- w + eta_g D.
 
-The mean of the last two models is evaluated and exported, because single models swing about the optimum.
-Training goes on from the last one.
+The mean of the last two models is evaluated and exported, and is each client's personal model, because
+single models swing about the optimum. Training goes on from the last one.
 
 Deviations: means are weighted by numbers of examples, as in the authors' code; the code also multiplies
 epsilon by M, which the paper does not. After the first round, the trained model alone is evaluated, as in the
@@ -40,6 +40,7 @@ from fedsim.base import tree
 from fedsim.base.parameters import Positive
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
+from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 
@@ -58,7 +59,7 @@ class FedExPState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedExP(FedAvg):
+class FedExP(FedAvg, PersonalBroadcast):
     """FedAvg whose server extrapolates the mean of the clients' changes.
 
     Attributes:
@@ -81,6 +82,11 @@ class FedExP(FedAvg):
                 lambda *_: {"eta_g": torch.ones((), dtype=torch.float64)}, params
             ),
         )
+
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The mean of the last two models."""
+        sent = super().broadcast(ctx, state)
+        return {**sent, "params": tree.select(self.deploy_models(ctx, state)["global"], sent["params"])}
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and the squared norm of its change."""

@@ -60,7 +60,7 @@ def test_longer_steps_are_not() -> None:
     assert not same_models(FedAvg(), FedExP(), by_class(cohort_size=6))
 
 
-def test_the_mean_of_the_last_two_models_is_evaluated() -> None:
+def test_the_mean_of_the_last_two_models_is_evaluated_and_personal() -> None:
     population = by_class(rounds=3, cohort_size=4)
     results, method = run(FedExP(), population), FedExP()
     for number, result in enumerate(results):
@@ -71,6 +71,8 @@ def test_the_mean_of_the_last_two_models_is_evaluated() -> None:
             before = results[number - 1].state.params
             expected = {key: (before[key].double() + last[key].double()) / 2 for key in last}
         (model,) = method.deploy_models(ctx, state).values()
+        personal = method.broadcast_personal(ctx, state)["params"]
+        assert all(torch.equal(personal[key], value) for key, value in model.items())
         for key, value in expected.items():
             torch.testing.assert_close(model[key].double(), value.double(), rtol=1e-6, atol=1e-8)
             assert model[key].dtype == last[key].dtype

@@ -141,6 +141,17 @@ def test_one_value_has_to_do_for_all_partitions_and_seeds(
     assert choices["Ditto"].labels == ("low",)
 
 
+def test_no_method_takes_a_rate_at_which_fedavg_diverges(pair: tuple[Table, Table], tmp_path: Path) -> None:
+    search, table = pair
+    for cell in search.cells(list(search.axes)):
+        diverged, fast = cell == ("high", "FedAvg"), cell[0] == "high"
+        final = {"global_validation_accuracy": float("nan") if diverged else 0.9 if fast else 0.5}
+        line = entry(search, cell, 9, 0.5)
+        Journal(tmp_path, search.name).append(line.model_copy(update={"final": final}))
+    choices = choose_values(table, tmp_path).choices
+    assert {label: choice.labels[-1] for label, choice in choices.items()} == dict.fromkeys(choices, "low")
+
+
 def test_nothing_is_chosen_while_a_run_of_the_search_is_missing(
     pair: tuple[Table, Table], tmp_path: Path
 ) -> None:
