@@ -16,7 +16,8 @@ takes the final model and trains all of it for `tuning_epochs` epochs at the rou
 
 Deviations: the head gets no gradient; the paper computes one and sets its rate to 0, with the same
 trajectory. Fine-tuning starts at the server's final model, which is sent first and charged with the personal
-evaluation. The global model is the body with the initial head.
+evaluation. The global model is the body with the initial head. `head: shared` is fedsim's addition: the head
+trains and travels with the body, so the global model is FedAvg's, and its clients fine-tune it as here.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.algorithms.personal_parts import find_missing_body, fine_tune
@@ -44,9 +45,12 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
 
     Attributes:
         tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
+        head: `fixed` at its initial values, or `shared`: it trains and travels as the body does, which is
+            FedAvg with fine-tuning at the end.
     """
 
     tuning_epochs: Annotated[int, Range(0)] = 10
+    head: Literal["fixed", "shared"] = "fixed"
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
 
@@ -55,16 +59,16 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
         return find_missing_body("fedbabu", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """The body."""
-        return ctx.net.body
+        """The body; with a shared head, the whole model."""
+        return ctx.net.body if self.head == "fixed" else ctx.net.keys
 
     def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The body: all clients have the head."""
+        """The shared keys: all clients have a fixed head."""
         return tree.select(model, self.shared_keys(ctx, state))
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """The body."""
-        return ctx.net.body
+        """The body; with a shared head, the whole model."""
+        return ctx.net.body if self.head == "fixed" else ctx.net.parameters
 
     def plan_tuning(self, ctx: Context) -> LocalTraining | None:
         """The local training with `tuning_epochs` epochs."""

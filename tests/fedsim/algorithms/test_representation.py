@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
+from fedsim.algorithms import FedAvg, FedBABU, FedPer, FedRep, FedROD, LGFedAvg
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.algorithms.personalized.fedrod import PERSONAL_PREFIX
 from fedsim.clients.population import Population
@@ -146,3 +146,27 @@ def test_without_a_model_for_everybody_the_clients_own_are_scored_in_the_end() -
         assert "personal_accuracy" not in first.metrics
         assert last.metrics["personal_clients"] == 7
         assert not {name for name in last.metrics if name.startswith("global")}
+
+
+@pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)
+def test_with_a_shared_head_fedbabus_model_is_that_of_fedavg(local: LocalTraining) -> None:
+    """Bit for bit, with the same traffic and effort; only the personal models are tuned."""
+    algorithm, population = FedBABU(head="shared"), small(local)
+    tuned, plain = (
+        list(simulate(each, population, SerialPool(each, population))) for each in (algorithm, FedAvg())
+    )
+    for found, expected in zip(tuned, plain, strict=True):
+        assert found.state.params.keys() == expected.state.params.keys()
+        for key, value in expected.state.params.items():
+            assert torch.equal(found.state.params[key], value), key
+        assert (found.traffic.up, found.traffic.down) == (expected.traffic.up, expected.traffic.down)
+        assert (found.cost.updates, found.cost.flops) == (expected.cost.updates, expected.cost.flops)
+    ctx, state = population.context(1), tuned[-1].state
+    pool = SerialPool(algorithm, population)
+    down = algorithm.broadcast(ctx, state)
+    tuning = algorithm.plan_tuning(ctx)
+    assert tuning is not None
+    assert tuning.epochs == 10
+    task = pool.worker.loader.make_task(algorithm, replace(ctx, local=tuning), 5, down, {}, None)
+    model = algorithm.personalize(replace(ctx, local=tuning), task)
+    assert not any(torch.equal(model[key], state.params[key]) for key in (*BODY, *HEAD))
