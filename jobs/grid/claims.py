@@ -21,7 +21,7 @@ class Comparison(BaseModel):
         more_than: {axis: label} of another pair of cells. Its difference is subtracted, seed by seed: is the
             difference larger here than there?
         metric: a metric of the last round, or a sum such as `updates` or `up`; None for the table's metric.
-        round: compare the curves after this round, in place of `show`.
+        round: compare the curves of the metric after this round, in place of `show`.
         show: the figure of a run: in the `final` round, in the round that validation chooses (`chosen`), in
             the `best` round on the test set, the mean of the last rounds (`tail`), the mean change (`swing`)
             or fall (`fall`) from point to point of the curve's second half; the rounds until the curve comes

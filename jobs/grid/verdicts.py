@@ -14,6 +14,7 @@ from jobs.grid.claims import OF_SPENT, SPENT, Claim, Comparison
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
 from jobs.grid.journal import Entry
 from jobs.grid.markdown import SUMS
+from jobs.grid.overview import find_curve
 from jobs.grid.table import Table
 
 Values: TypeAlias = Mapping[int, float]
@@ -253,7 +254,7 @@ def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | 
     if comparison.show == "spent":
         return entry.spent_to_target(comparison.target, comparison.metric or "rounds")
     if comparison.round is not None:
-        return entry.curve.get(comparison.round)
+        return find_curve(entry, metric, table).get(comparison.round)
     if metric == table.metric:
         return entry.shown(comparison.show, metric)
     if comparison.show == "final":

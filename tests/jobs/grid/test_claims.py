@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarks.places import JOURNALS
 from fedsim.base.statistics import adjust_holm
 from jobs.grid.card import render_claims, write_report
-from jobs.grid.journal import Entry, Journal, Spent
+from jobs.grid.journal import Entry, Journal, Spent, summarize_scores
 from jobs.grid.markdown import render
 from jobs.grid.table import Table, load_table
 from jobs.grid.verdicts import Outcome, judge_claims
@@ -138,6 +138,25 @@ def test_a_claim_may_be_about_a_round(table: Table) -> None:
     [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
     assert verdict.difference is not None
     assert verdict.difference.mean == pytest.approx(0.055)
+
+
+def test_a_claim_about_a_round_may_have_another_metric(table: Table) -> None:
+    """Whose curve the runs keep; a run without it counts as not run."""
+    told = with_claims(table, {**BETTER, **IID, "round": 1, "metric": "personal_accuracy"})
+    made = plant(told, [0.10, 0.11, 0.12])
+    [verdict] = judge_claims(told, made)
+    assert verdict.outcome is Outcome.NOT_RUN
+    scored = {
+        key: run.model_copy(
+            update={
+                "others": {"personal_accuracy": summarize_scores({1: 0.2 * run.tail, 2: 0.9}, 1)},
+            }
+        )
+        for key, run in made.items()
+    }
+    [verdict] = judge_claims(told, scored)
+    assert verdict.difference is not None
+    assert (round(verdict.difference.mean, 4), verdict.unit) == (0.022, "points")
 
 
 def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(table: Table) -> None:
