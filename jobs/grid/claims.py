@@ -36,6 +36,8 @@ class Comparison(BaseModel):
         direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
             the margin on both sides.
         margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
+        by: how much more than 0 the difference has to be in the direction `above` or `below`, in the units of
+            the metric; None for nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +54,7 @@ class Comparison(BaseModel):
     target: float | None = None
     direction: Literal["above", "below", "level"] = "above"
     margin: float | None = Field(default=None, gt=0)
+    by: float | None = Field(default=None, gt=0)
 
     def find_unknown_labels(self, axes: Axes) -> list[str]:
         """List the `axis: label` pairs that a table with these axes does not have."""
@@ -116,6 +119,8 @@ class Claim(Comparison):
         for part in (self, self.control):
             if part is not None and (part.direction == "level") != (part.margin is not None):
                 raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")
+            if part is not None and part.by is not None and part.direction == "level":
+                raise ValueError(f"{self.id}: by belongs to direction above or below, and level has a margin")
             if part is not None and part.show in OF_SPENT and part.metric not in (None, *SPENT):
                 raise ValueError(f"{self.id}: with show: {part.show} the metric is one of {', '.join(SPENT)}")
             if part is not None and part.target is not None and part.show != "spent":

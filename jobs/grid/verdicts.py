@@ -45,8 +45,8 @@ class Verdict:
         evidence: the difference of the control that contradicts the claim; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs.
-        p_value: of the difference, adjusted by Holm's method for all comparisons of the table; None for
-            `level`, and for fewer than two seeds.
+        p_value: of the difference (with `by`, of its distance to that), adjusted by Holm's method for all
+            comparisons of the table; None for `level`, and for fewer than two seeds.
         seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
             many.
         diverged: seeds that are left out because a figure is not finite: a run diverged, or it never came up
@@ -197,20 +197,24 @@ def _compare(
         return Verdict(claim, table.name, cell, Outcome.UNTESTABLE, reason)
     if not finite:
         return Verdict(claim, table.name, cell, Outcome.NOT_RUN, diverged=len(shared))
-    difference = compare_paired([values[seed] for seed in finite], [baseline[seed] for seed in finite])
-    outcome = decide(difference, comparison.direction, comparison.margin)
-    level = fmean(baseline[seed] for seed in finite)
+    figures, others = [values[seed] for seed in finite], [baseline[seed] for seed in finite]
+    difference = judged = compare_paired(figures, others)
+    if comparison.by is not None:
+        shift = comparison.by if comparison.direction == "above" else -comparison.by
+        judged = compare_paired(figures, [other + shift for other in others])
+    outcome = decide(judged, comparison.direction, comparison.margin)
+    level = fmean(others)
     unit, scale = _choose_unit(comparison, table, level)
     return Verdict(
         claim=claim,
         table=table.name,
         cell=cell,
         outcome=outcome,
-        value=fmean(values[seed] for seed in finite),
+        value=fmean(figures),
         baseline=level,
         difference=difference,
-        p_value=None if comparison.direction == "level" else difference.p_value,
-        seeds=count_pairs_to_tell(difference) if outcome is Outcome.UNDECIDED else None,
+        p_value=None if comparison.direction == "level" else judged.p_value,
+        seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
         unit=unit,
         scale=scale,

@@ -80,6 +80,25 @@ def test_level_is_a_matter_of_its_margin(table: Table) -> None:
     assert {v.p_value for v in verdicts} == {None}
 
 
+@pytest.mark.parametrize("direction", ["above", "below"])
+def test_a_difference_may_have_to_pass_a_threshold(table: Table, direction: str) -> None:
+    """The difference is shown as it is; its p-value is that of what lies beyond the threshold."""
+    sides = {} if direction == "above" else {"value": PLAIN, "baseline": STRONG}
+    claims = [
+        {**BETTER, **IID, **sides, "direction": direction, "id": f"by-{n}", "by": by}
+        for n, by in enumerate((0.05, 0.11, 0.2))
+    ]
+    told = with_claims(table, *claims)
+    verdicts = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert [v.outcome for v in verdicts] == [Outcome.HELD, Outcome.UNDECIDED, Outcome.REVERSED]
+    expected = "+11.00 [8.52, 13.48] points" if direction == "above" else "-11.00 [-13.48, -8.52] points"
+    assert {v.format_difference() for v in verdicts} == {expected}
+    tests = [stats.ttest_1samp([0.10 - by, 0.11 - by, 0.12 - by], 0.0) for by in (0.05, 0.11, 0.2)]
+    assert [v.p_value for v in verdicts] == pytest.approx(adjust_holm([t.pvalue for t in tests]))
+    with pytest.raises(ValueError, match="by belongs to direction above or below"):
+        with_claims(table, {**BETTER, "direction": "level", "margin": 0.1, "by": 0.2})
+
+
 def test_a_gain_may_be_compared_with_the_gain_elsewhere(table: Table) -> None:
     """0.11 at IID and 0.01 at Dir(1) on average: 0.10 more, seed by seed."""
     more = {**BETTER, **IID, "more_than": {"data": "Dir(1)"}}
