@@ -96,8 +96,8 @@ def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
     said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
     if said:
         parts.append(f"In the paper: {'; '.join(said)}.")
-    if any(verdict.evidence for verdict in verdicts) and claim.control is not None:
-        parts.append(f"The control contradicts it: {claim.control.sentence}.")
+    reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.evidence)
+    parts += [f"The control contradicts it: {reason}." for reason in reasons]
     heads = ["table", "cells", "verdict", "figures", "difference", "p (Holm)"]
     rows = [
         [

@@ -79,10 +79,13 @@ class Control(Comparison):
         sentence: why the claim's figures say nothing if the control contradicts it.
         must_hold: whether anything but a held control contradicts the claim. By default only a reversed one
             does: it is enough that the runs do not speak against the claim.
+        only_held: whether it can contradict a held claim alone, and leaves a reversed one as it is. For a
+            control that names another cause of a gain: a gain that is missing needs no other cause.
     """
 
     sentence: str
     must_hold: bool = False
+    only_held: bool = False
 
 
 SPENT = ("rounds", "bytes", "simulated_seconds", "joules", "processor_seconds")

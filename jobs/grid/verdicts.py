@@ -169,6 +169,8 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     verdict = _compare(claim, claim, table, found, cell)
     if claim.control is None or verdict.outcome not in (Outcome.HELD, Outcome.REVERSED):
         return verdict
+    if claim.control.only_held and verdict.outcome is Outcome.REVERSED:
+        return verdict
     control = _compare(claim, claim.control, table, found, cell)
     contradicts = control.outcome is Outcome.REVERSED
     if claim.control.must_hold:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from benchmarks.places import JOURNALS
 from fedsim.base.statistics import adjust_holm
-from jobs.grid.card import render_claims, write_report
+from jobs.grid.card import render_card, render_claims, write_report
 from jobs.grid.journal import Entry, Journal, Spent, summarize_scores
 from jobs.grid.markdown import render
 from jobs.grid.table import Table, load_table
@@ -130,6 +130,31 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
     [missing] = judge_claims(told, clear)
     without = "not testable at this scale (plain is weak: not run)" if must_hold else "held"
     assert missing.describe() == without
+
+
+def test_a_control_may_leave_a_reversed_claim_as_it_is(table: Table) -> None:
+    """The same control speaks against a gain, and has nothing to say where there is none."""
+    control = {"value": {**STRONG, "data": "Dir(1)"}, "baseline": PLAIN, "direction": "below"}
+    named = {**control, "sentence": "it is the rate", "only_held": True}
+    told = with_claims(table, {**BETTER, **IID, "control": named})
+    elsewhere = plant(told, [0.10, 0.11, 0.12], "Dir(1)")
+    for differences, outcome in (
+        ([0.10, 0.11, 0.12], Outcome.UNTESTABLE),
+        ([-0.10, -0.11, -0.12], Outcome.REVERSED),
+    ):
+        [verdict] = judge_claims(told, elsewhere | plant(told, differences))
+        assert verdict.outcome is outcome
+
+
+def test_the_card_names_the_control_of_the_table_where_it_contradicts(table: Table) -> None:
+    """The claim stands in two tables, and only the second one has a control."""
+    control = {"value": STRONG, "baseline": PLAIN, "direction": "below", "sentence": "plain is weak"}
+    first = with_claims(table, {**BETTER, **IID})
+    second = with_claims(table, {**BETTER, **IID, "control": control})
+    runs = plant(first, [0.10, 0.11, 0.12])
+    verdicts = [*judge_claims(first, runs), *judge_claims(second, runs)]
+    text = render_card([(first, runs), (second, runs)], verdicts)
+    assert text.count("The control contradicts it: plain is weak.") == 1
 
 
 def test_what_was_not_run_or_diverged_has_no_verdict(table: Table) -> None:
