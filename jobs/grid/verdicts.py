@@ -46,7 +46,8 @@ class Verdict:
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs.
         p_value: of the difference (with `by`, of its distance to that), adjusted by Holm's method for all
-            comparisons of the table; None for `level`, and for fewer than two seeds.
+            comparisons of the table; None for `level`, for fewer than two seeds, and if all differences are
+            equal: such numbers are counted (bytes, rounds from point to point of a curve), not sampled.
         seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
             many.
         diverged: seeds that are left out because a figure is not finite: a run diverged, or it never came up
@@ -207,6 +208,7 @@ def _compare(
     outcome = decide(judged, comparison.direction, comparison.margin)
     level = fmean(others)
     unit, scale = _choose_unit(comparison, table, level)
+    is_sampled = difference.deviation != 0
     return Verdict(
         claim=claim,
         table=table.name,
@@ -215,7 +217,7 @@ def _compare(
         value=fmean(figures),
         baseline=level,
         difference=difference,
-        p_value=None if comparison.direction == "level" else judged.p_value,
+        p_value=judged.p_value if is_sampled and comparison.direction != "level" else None,
         seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
         unit=unit,

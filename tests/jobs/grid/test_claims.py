@@ -210,6 +210,16 @@ def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(tab
     assert verdict.difference is not None
     assert verdict.value == pytest.approx((2 + 1 + 3) / 3)
     assert (verdict.baseline, verdict.difference.mean, verdict.unit) == (2, 0, "rounds")
+    assert verdict.p_value == 1
+
+
+def test_rounds_that_differ_by_the_same_number_have_no_p_value(table: Table) -> None:
+    """Curves have two points: a difference of one round for all seeds is the distance between the points."""
+    told = with_claims(table, {**BETTER, **IID, "show": "reach", "direction": "below"})
+    [verdict] = judge_claims(told, plant(told, [0.60, 0.60, 0.60]))
+    assert verdict.difference is not None
+    assert (verdict.difference.mean, verdict.difference.deviation, verdict.p_value) == (-1, 0, None)
+    assert verdict.outcome is Outcome.HELD
 
 
 def test_sums_are_compared_in_percent_of_the_baseline(table: Table) -> None:
