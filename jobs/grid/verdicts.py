@@ -41,7 +41,8 @@ class Verdict:
         table: the name of the table.
         cell: {axis: label} of the axes that the claim leaves open.
         outcome: the verdict.
-        reason: why the claim is not testable; "" for other verdicts.
+        reason: why the claim is not testable, or that the control of a held or reversed claim is not run; ""
+            for other verdicts.
         evidence: the difference of the control that contradicts the claim; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs.
@@ -176,6 +177,8 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     contradicts = control.outcome is Outcome.REVERSED
     if claim.control.must_hold:
         contradicts = control.outcome is not Outcome.HELD
+    if not contradicts and control.outcome is Outcome.NOT_RUN:
+        return replace(verdict, reason="its control is not run")
     if not contradicts:
         return verdict
     reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)

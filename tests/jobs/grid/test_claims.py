@@ -21,6 +21,7 @@ from tests.jobs.grid.small_table import entry
 STRONG, PLAIN = {"mu": "strong"}, {"mu": "plain"}
 BETTER = {"id": "better", "sentence": "Strong is better.", "value": STRONG, "baseline": PLAIN}
 IID = {"where": {"data": ["IID"]}}
+UNCONTROLLED = "held (its control is not run)"
 
 
 def with_claims(table: Table, *claims: dict[str, Any]) -> Table:
@@ -128,7 +129,7 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
         [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
         assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
     [missing] = judge_claims(told, clear)
-    without = "not testable at this scale (plain is weak: not run)" if must_hold else "held"
+    without = "not testable at this scale (plain is weak: not run)" if must_hold else UNCONTROLLED
     assert missing.describe() == without
 
 
