@@ -119,7 +119,7 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
     }
     if not known:
         raise SettingsError(
-            f"{search.name}: every candidate of {label!r} has a diverged run, or {asked.otherwise} has one there",
+            f"{search.name}: {label!r} or {asked.otherwise} has a diverged run at every value",
             "search among other values",
         )
     best = max(known, key=lambda labels: known[labels])
