@@ -79,7 +79,7 @@ def choose_values(table: Table, folder: Path) -> Table:
         )
     axis, choices = table.search.axis, dict[str, Choice]()
     searched = [name for name in search.axes if name == axis or name not in table.axes]
-    scores = _read_scores(search, searched, journal.read())
+    scores = _rule_out_unstable(_read_scores(search, searched, journal.read()), table.search)
     for label in table.axes[axis]:
         choices[label] = _choose(label, table.search, search, scores)
     chosen = {label: (*own, *choices[label].items) for label, own in table.axes[axis].items()}
@@ -97,6 +97,17 @@ def _read_scores(search: Table, axes: Sequence[str], entries: Mapping[str, Entry
     return {labels: fmean(each) for labels, each in scores.items()}
 
 
+def _rule_out_unstable(scores: Mapping[Labels, float], asked: Search) -> dict[Labels, float]:
+    """The scores, with NaN at all values of the other axes at which `otherwise` has a diverged run."""
+
+    def others(labels: Labels) -> Labels:
+        return tuple(each for each in labels if each[0] != asked.axis)
+
+    own = (asked.axis, asked.otherwise)
+    unstable = {others(labels) for labels, score in scores.items() if own in labels and math.isnan(score)}
+    return {labels: math.nan if others(labels) in unstable else score for labels, score in scores.items()}
+
+
 def has_diverged(entry: Entry) -> bool:
     """Whether a validation figure is not finite: the accuracy of a model of NaN is 0, but its loss is NaN."""
     return any(not math.isfinite(value) for name, value in entry.final.items() if VALIDATION in name)
@@ -107,16 +118,7 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
     own = [each for each in search.axes[asked.axis] if each == label or each.startswith(f"{label}, ")]
     names = own or [asked.otherwise]
     candidates = {labels: score for labels, score in scores.items() if dict(labels)[asked.axis] in names}
-    unstable = {
-        _leave_out(asked.axis, labels)
-        for labels, score in scores.items()
-        if (asked.axis, asked.otherwise) in labels and math.isnan(score)
-    }
-    known = {
-        labels: score
-        for labels, score in candidates.items()
-        if math.isfinite(score) and _leave_out(asked.axis, labels) not in unstable
-    }
+    known = {labels: score for labels, score in candidates.items() if math.isfinite(score)}
     if not known:
         raise SettingsError(
             f"{search.name}: {label!r} or {asked.otherwise} has a diverged run at every value",
@@ -132,8 +134,3 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
         score=known[best] if own else None,
         candidates=len(candidates) if own else 0,
     )
-
-
-def _leave_out(axis: str, labels: Labels) -> Labels:
-    """The labels of the other axes."""
-    return tuple(each for each in labels if each[0] != axis)

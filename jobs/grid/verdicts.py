@@ -174,15 +174,12 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     if claim.control.only_held and verdict.outcome is Outcome.REVERSED:
         return verdict
     control = _compare(claim, claim.control, table, found, cell)
-    contradicts = control.outcome is Outcome.REVERSED
-    if claim.control.must_hold:
-        contradicts = control.outcome is not Outcome.HELD
-    if not contradicts and control.outcome is Outcome.NOT_RUN:
-        return replace(verdict, reason="its control is not run")
-    if not contradicts:
-        return verdict
-    reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)
-    return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
+    harmless = {Outcome.HELD} if claim.control.must_hold else {*Outcome} - {Outcome.REVERSED}
+    if control.outcome not in harmless:
+        reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)
+        return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
+    is_missing = control.outcome is Outcome.NOT_RUN
+    return replace(verdict, reason="its control is not run") if is_missing else verdict
 
 
 def _compare(

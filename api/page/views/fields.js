@@ -84,16 +84,14 @@ function purposeField({ draft, changed, catalogue }) {
   return makeLabelledField("purpose", "purpose", control, "lists the algorithms for this; it is no part of the job");
 }
 
-const suits = (entry, purpose) => !purpose || entry.purposes?.includes(purpose);
-
 function choiceFields(make, path, property) {
   const { draft, changed, catalogue } = make;
   const { kind, default: fallback } = CATALOGUES[path];
   const { name, parameters, several, isDefault } = draft.choice(path);
   if (several) return [severalFields(make, path, several)];
   const entry = catalogue[kind].find((each) => each.name === name);
-  const listed = path === "algorithm" ? catalogue[kind].filter((each) => each.name === name || suits(each, draft.purpose)) : catalogue[kind];
-  const options = listed.map((each) => [each.name, each.name]);
+  const isListed = (each) => path !== "algorithm" || !draft.purpose || each.name === name || each.purposes?.includes(draft.purpose);
+  const options = catalogue[kind].filter(isListed).map((each) => [each.name, each.name]);
   if (!entry && name) options.unshift([name, `${name} (unknown)`]);
   if (fallback === null) options.unshift(["", "none"]);
   const control = select(options, name ?? "", (value) => {
