@@ -10,6 +10,8 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict
 
+from fedsim.errors import ArtifactNotFound
+
 
 class Artifact(BaseModel):
     """A file of a job, such as `model.safetensors`.
@@ -35,7 +37,12 @@ def choose_path(name: str, path: str | Path | None) -> Path:
     Args:
         name: of the artifact.
         path: a file, an existing folder, or None for the working folder.
+
+    Raises:
+        ArtifactNotFound: the name is not that of a file, such as `..`, which in an address is another page.
     """
+    if Path(name).name in ("", ".."):
+        raise ArtifactNotFound(f"'{name}' is not the name of a file; job.artifacts() lists them")
     wanted = Path() if path is None else Path(path)
     return wanted / Path(name).name if wanted.is_dir() else wanted
 

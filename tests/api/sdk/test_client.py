@@ -243,6 +243,9 @@ def test_artifacts_are_listed_and_fetched(
     assert handle.artifact("spec.yaml") == Path("spec.yaml")
     with pytest.raises(ArtifactNotFound, match="model"):
         handle.artifact("modle.safetensors")
+    for name in "..", "a/..", "":
+        with pytest.raises(ArtifactNotFound, match="not the name of a file"):
+            handle.artifact(name, tmp_path / "other.yaml")
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "other.yaml", "spec.yaml"}
 
 
