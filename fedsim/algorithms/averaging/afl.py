@@ -63,9 +63,10 @@ class AFL(FedAvg, ClientInstructions):
     """FedAvg whose weights follow the clients' losses; `weight_lr: 0` counts every client alike.
 
     Attributes:
-        weight_lr: learning rate of the weights; a larger one moves them faster to the largest losses. A step is
-            weight_lr N F_k / K long. If that is well above 1 / N, one cohort takes all weight, and a cohort
-            without weight leaves the model as it is: with 100 clients and K = 10, choose 0.0001 rather than 0.1.
+        weight_lr: learning rate of the weights; a larger one moves them faster to the largest losses. A step
+            is weight_lr N F_k / K long. If that is well above 1 / N, one cohort takes all weight, and a
+            cohort without weight leaves the model as it is: with 100 clients and K = 10, choose 0.0001
+            rather than 0.1.
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("fairness",)
