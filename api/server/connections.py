@@ -49,6 +49,9 @@ MOST_UNREAD = 128 * 2**20
 """The most bytes of bodies that have not come whole. Beyond it the connection is closed that has sent nothing
 for the longest time."""
 
+STOP_SECONDS = 5.0
+"""Seconds that the requests which a stopping server cancels may take to close what they have opened."""
+
 ACCEPT_ERROR = "socket.accept() out of system resource"
 """The message of asyncio, which logs it for each failure: thousands of times a second."""
 
@@ -77,18 +80,21 @@ def make_server_config(app: FastAPI, limits: Limits, grace_seconds: int) -> uvic
 
 
 class ClosingServer(uvicorn.Server):
-    """A uvicorn server that leaves no connection open when it has stopped.
+    """A uvicorn server that leaves no connection and no file open when it has stopped.
 
-    Uvicorn leaves those open whose callers do not read their answers, and those that were accepted while it
-    stopped.
+    Uvicorn leaves those connections open whose callers do not read their answers, and those that were
+    accepted while it stopped. It also does not wait for the requests that it cancels, and the event loop,
+    which ends next, cancels them again while they close their files.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop as uvicorn does, then abort the connections that are still open."""
+        """Stop as uvicorn does, then abort the connections still open, and wait for their requests."""
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # the event loop closes an aborted connection in its next turn
+        if self.server_state.tasks and not self.force_exit:
+            await asyncio.wait(self.server_state.tasks, timeout=STOP_SECONDS)
 
 
 def raise_file_limit() -> int:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -184,12 +185,23 @@ def test_answers_that_nobody_reads_take_bounded_memory(
         assert (unsent.by_connection, unsent.total) == ({}, 0)
 
 
-def test_a_service_that_has_stopped_leaves_no_connection_open(tmp_path: Path) -> None:
+def test_a_service_that_has_stopped_leaves_no_connection_and_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = anyio.AsyncFile.aclose, list[bool]()
+
+    async def close_late(file: anyio.AsyncFile[bytes]) -> None:
+        await asyncio.sleep(0.2)
+        await close(file)
+        closed.append(file.closed)
+
+    monkeypatch.setattr(anyio.AsyncFile, "aclose", close_late)
     large = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with running_service(tmp_path) as service, connect(service, large):
         until(lambda: find_opened(service)._unsent.by_connection)
         service.stop()
         assert not service.server.server_state.connections
+        assert closed == [True]
 
 
 def test_bodies_that_do_not_come_whole_take_bounded_memory(
