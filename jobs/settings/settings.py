@@ -36,7 +36,7 @@ class Settings:
         ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all that it may use.
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
         ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
-        runner_idle_seconds: how long the process that starts the runners of short jobs stays without one
+        runner_idle_seconds: how long the process that starts the runners stays without one
             (`FEDSIM_RUNNER_IDLE`); 0: there is no such process, and every job is a job of Ray.
         token: that callers of the API must send (`FEDSIM_TOKEN`); None means no token.
         limits: for the callers of the API.

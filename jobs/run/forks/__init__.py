@@ -1,1 +1,1 @@
-"""Short jobs as forks of a process that has imported torch: the server that forks, and who asks it."""
+"""The runners of a local Ray as forks of a process that has imported torch: who forks, and who asks."""

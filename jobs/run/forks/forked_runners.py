@@ -12,8 +12,8 @@ from typing import Any
 from actors.resources import ClusterNode
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import SUBMISSION_KEY
-from jobs.local_ray.fork_server_process import FORK_SOCKET, ask_fork_server
-from jobs.local_ray.keeper_files import Addresses, make_ray_environment, read_addresses
+from jobs.local_ray.fork_server_process import ANSWER_SECONDS, FORK_SOCKET, ask_fork_server
+from jobs.local_ray.keeper_files import LOG, Addresses, make_ray_environment, read_addresses
 from jobs.run.forks.code_state import compute_code_state
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE, JobCluster, RayJob
 from jobs.settings import Settings
@@ -28,7 +28,7 @@ EXIT_WITHOUT_NODE = 1
 
 
 class ForkedRunners:
-    """The jobs of the local Ray: forks of its fork server. If the server does not answer, they are Ray jobs.
+    """The jobs of the local Ray: forks of its fork server. If there is no server, they are Ray jobs.
 
     Args:
         ray: the local Ray.
@@ -58,7 +58,7 @@ class ForkedRunners:
         return RayJob(ended=code is not None, message=message, exit_code=code)
 
     def submit(self, ray_job_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a runner as a fork; as a job of Ray if the fork server does not answer, or has other code."""
+        """Start a runner as a fork; as a job of Ray if there is no fork server, or it has other code."""
         variables = dict(environment)
         if IN_PROCESS_VARIABLE not in environment:
             addresses = self._read_addresses()
@@ -90,11 +90,19 @@ class ForkedRunners:
         return "\n".join(answer["text"].rstrip().splitlines()[-lines:])
 
     def _ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the server's answer; {} if it does not answer."""
+        """Return the server's answer; {} if there is no server.
+
+        Raises:
+            RayUnavailable: if the server is late. It will still read the question and start the runner, so
+                the caller must not start another one.
+        """
         socket = Path(self._read_addresses().temporary, FORK_SOCKET)
         try:
             answer: Mapping[str, Any] = ask_fork_server(socket, question)
             return answer
+        except TimeoutError:
+            what = f"the local Ray's fork server has not answered for {ANSWER_SECONDS:g} s"
+            raise RayUnavailable(what, f"see {self.settings.home / LOG}") from None
         except (OSError, ValueError) as error:
             log.debug("the fork server does not answer: %s", error)
             return {}
