@@ -65,6 +65,7 @@ def results(experiment: Experiment, population: Population, device: str = "cpu")
             pool,
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
+            stop=experiment.stop,
             devices=experiment.devices,
             device=device,
         )

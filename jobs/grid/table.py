@@ -293,20 +293,34 @@ def read_table(file: Path) -> Table:
     """
     try:
         data = parse_text(file.read_text("utf-8"))
+        if not isinstance(data, Mapping):
+            raise SettingsError(f"{file.name} is no mapping of fields", "docs/cli.md has an example")
         overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
+        overrides["set"] = _make_items(data.get("set"))
         return Table.model_validate({**data, "name": file.stem, **overrides})
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise SettingsError(f"{file.name}: {'; '.join(faults)}") from None
     except SpecError as error:
         raise SettingsError(f"{file.name}: {error.errors[0].message}") from None
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {getattr(error, 'strerror', error)}") from None
 
 
-def _list_items(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """One `--set` item may stand alone, and none may be left empty."""
+def _list_items(axes: Any) -> Any:
+    """The items of each label as a list; what has another shape stays as it is, and the model refuses it."""
+    if not isinstance(axes, Mapping):
+        return axes
     return {
-        axis: {label: make_set_items(items) for label, items in labels.items()}
+        axis: {label: _make_items(items) for label, items in labels.items()}
+        if isinstance(labels, Mapping)
+        else labels
         for axis, labels in axes.items()
     }
+
+
+def _make_items(value: Any) -> Any:
+    try:
+        return make_set_items(value)
+    except TypeError:
+        return value

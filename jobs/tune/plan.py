@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import FieldError, SpecError
@@ -64,15 +64,16 @@ class Search:
 def plan_search(
     spec: Any,
     space: Mapping[str, Any],
-    items: Sequence[str],
+    items: str | Sequence[str],
     trials: int,
     method: Method,
     first_rounds: int | None,
     reduction: int,
     metric: str | None,
     seed: int,
+    processes: int,
 ) -> Search:
-    """Make the plan of a search from the arguments of `tune`, and check its numbers.
+    """Make the plan of a search from the arguments of `tune`, and check them.
 
     Raises:
         SpecError: the spec, a space or a number is wrong.
@@ -80,28 +81,33 @@ def plan_search(
     data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
     if isinstance(data, str | Path):
         data = read_spec(data)
-    base = apply_overrides(data, items)
+    base = apply_overrides(data, [items] if isinstance(items, str) else items)
     spaces, rounds = parse_spaces(space), parse_spec_and_names(base).rounds
     if first_rounds is None:
         first_rounds = max(1, round(rounds / reduction**2)) if reduction > 0 else 1
-    _check_numbers(trials, first_rounds, reduction, rounds)
+    _check_options(method, trials, first_rounds, reduction, rounds, processes)
     if method == "grid":
         trials = min(trials, len(list_grid(spaces)))
     rungs = list_rungs(rounds, first_rounds, reduction)
     return Search(base, spaces, trials, rungs, method, reduction, metric, seed)
 
 
-def _check_numbers(trials: int, first_rounds: int, reduction: int, rounds: int) -> None:
+def _check_options(
+    method: str, trials: int, first_rounds: int, reduction: int, rounds: int, processes: int
+) -> None:
     limits = {
         "trials": (trials, 1, MANY_TRIALS),
         "first_rounds": (first_rounds, 1, rounds),
         "reduction": (reduction, 2, 100),
+        "processes": (processes, 1, MANY_TRIALS),
     }
     faults = [
         FieldError(name, value, "is out of range", f"allowed: {low} to {high}")
         for name, (value, low, high) in limits.items()
         if not low <= value <= high
     ]
+    if method not in get_args(Method):
+        faults.append(FieldError("method", method, "is no method", f"use {', '.join(get_args(Method))}"))
     if faults:
         raise SpecError(faults)
 

@@ -39,7 +39,7 @@ def tune(
     spec: str | Path | Mapping[str, Any] | JobSpec,
     space: Mapping[str, Any],
     *,
-    set: Sequence[str] = (),
+    set: str | Sequence[str] = (),
     trials: int = 20,
     method: Method = "bayes",
     first_rounds: int | None = None,
@@ -87,7 +87,7 @@ def tune(
         SettingsError: Optuna is not installed, or the folder has another search.
         FedsimError: every trial failed; or the run with the test set failed.
     """
-    search = plan_search(spec, space, set, trials, method, first_rounds, reduction, metric, seed)
+    search = plan_search(spec, space, set, trials, method, first_rounds, reduction, metric, seed, processes)
     place: Trials = LocalTrials(processes, settings or Settings.from_env())
     label = ""
     if on is not None:

@@ -19,7 +19,7 @@ from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, FieldError, SpecError
 from jobs.grid.one_run import Populations
 from jobs.grid.process_pool import open_processes, settle
 from jobs.run.checkpoint_policy import describe_experiment
@@ -142,7 +142,7 @@ class Trainer:
         return read_score(record["metrics"], record["digest"], work.metric)
 
     def _train(self, work: Work) -> Mapping[str, Any]:
-        """Return the record of the round; write checkpoints as the spec says, and after the round."""
+        """Return the record of the round, or of the last one if the run ends before; write checkpoints."""
         spec, experiment = work.spec, resolve_spec(work.spec, self.settings, fetch=True)
         population = self.populations.of(experiment)
         checkpoints = Checkpoints(work.url, describe_experiment(spec))
@@ -150,7 +150,8 @@ class Trainer:
         if checkpoint is not None and checkpoint.round >= work.until:
             # It was killed between the checkpoint and the line of the record.
             return list(checkpoint.records)[work.until - 1]
-        pool, record = SerialPool(experiment.algorithm, population), dict[str, Any]()
+        pool = SerialPool(experiment.algorithm, population)
+        record = list(checkpoint.records)[-1] if checkpoint is not None else {}
         try:
             for result in simulate(
                 experiment.algorithm,
@@ -159,12 +160,15 @@ class Trainer:
                 rounds=work.until,
                 evaluate_every=work.until,
                 personal=experiment.personal,
+                stop=experiment.stop,
+                devices=experiment.devices,
                 resume=checkpoint,
             ):
                 record = result.record()
                 checkpoints.note_round(result)
                 every = spec.checkpoint.every
-                if result.round == work.until or (every and result.round % every == 0):
+                is_last = result.round == work.until or result.end is not None
+                if is_last or (every and result.round % every == 0):
                     checkpoints.save(result, pool, spec.rounds)
         finally:
             pool.close()
@@ -178,12 +182,17 @@ def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> S
         metrics: of the round.
         digest: of the server state.
         metric: see `Work`.
+
+    Raises:
+        SpecError: the run has no such metric, nor has any other trial.
     """
     if metric is not None:
-        value = metrics.get(metric)
+        if metric not in metrics:
+            hint = f"a trial measures {', '.join(name for name in metrics if '_validation_' in name)}"
+            raise SpecError([FieldError("metric", metric, "is not measured", hint)])
+        value = metrics[metric]
         finite = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-        error = "" if metric in metrics else f"the run has no metric {metric!r}; it has {', '.join(metrics)}"
-        return Score(metric, finite, digest, error)
+        return Score(metric, finite, digest)
     best = choose_best(list_candidates(metrics))
     if best is None or not math.isfinite(best.validation):
         return Score("", None, digest, "the run has no finite score on the validation set")

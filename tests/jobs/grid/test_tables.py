@@ -226,6 +226,37 @@ def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
         read_table(file)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no mapping of fields"),
+        (b"[1, 2]", "no mapping of fields"),
+        (b"axes: [a]", "axes: Input should be a valid dict"),
+        (b"axes: {a: [x]}", "axes.a: Input should be a valid dict"),
+        (b"axes: {a: {x: 3}}", "axes.a.x"),
+        (b"set: 3", "set: Input should be a valid tuple"),
+        (b"title: \xff", "cannot be read"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=message):
+        read_table(file)
+
+
+def test_items_of_every_run_may_be_a_mapping(tmp_path: Path, table: Table) -> None:
+    file = tmp_path / "small.yaml"
+    items = "set: {rounds: 2, data.limit: 200, clients.total: 10, local.epochs: 1}"
+    file.write_text(SMALL.replace("set: [rounds=2, data.limit=200, clients.total=10, local.epochs=1]", items))
+    assert [member.spec for member in read_table(file).runs()] == [member.spec for member in table.runs()]
+
+
+def test_a_run_ends_by_its_own_stop_rule(table: Table, settings: Settings) -> None:
+    short = table.model_copy(update={"set": (*table.set, "stop.round=1")})
+    assert execute(short.runs()[0], short, settings, Populations(), "").rounds == 1
+
+
 def test_where_runs_are_made_is_written_down(
     table: Table, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,28 @@ def test_no_trial_has_a_score_on_the_test_set(tmp_path: Path, settings: Settings
     assert "global_accuracy" not in (tmp_path / "out" / TRIALS).read_text()
 
 
+@pytest.mark.parametrize(
+    ("changes", "rounds"),
+    [
+        ({"devices": {"fleet": "phones", "dropout": 0.6}}, 4),
+        ({"devices": {"fleet": "phones", "policy": {"name": "fedbuff", "buffer": 3}}}, 4),
+        ({"rounds": 8, "privacy": {"noise_multiplier": 1.0, "epsilon": 4.7, "delta": 0.01}}, 5),
+    ],
+    ids=["devices fail", "asynchronous", "a privacy budget"],
+)
+def test_a_trial_is_the_run_from_rung_to_rung(
+    tmp_path: Path, settings: Settings, changes: dict[str, Any], rounds: int
+) -> None:
+    spec = parse_spec({**BASE, **changes, "checkpoint": {"every": 0}})
+    whole = run_in_process(spec, settings, RunListener()).records
+    assert len(whole) == rounds
+    trainer = Trainer(settings)
+    for until in (1, 4, 6, 8)[: spec.rounds // 2]:
+        record = trainer._train(Work(0, {}, make_trial_spec(spec), str(tmp_path / "trial"), until, None))
+        assert record["digest"] == whole[min(until, rounds) - 1].digest
+        assert "global_validation_accuracy" in record["metrics"]
+
+
 def test_a_killed_search_goes_on_where_it_was(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +173,8 @@ def test_smaller_losses_are_better(tmp_path: Path, settings: Settings) -> None:
         ({"trials": 0}, "trials", "out of range"),
         ({"first_rounds": 5}, "first_rounds", "out of range"),
         ({"reduction": 1}, "reduction", "out of range"),
+        ({"processes": 0}, "processes", "out of range"),
+        ({"method": "hyperband"}, "method", "bayes, random, grid"),
     ],
 )
 def test_mistakes_are_found_before_anything_trains(
@@ -161,6 +185,13 @@ def test_mistakes_are_found_before_anything_trains(
     [fault] = [each for each in error.value.errors if each.path == path]
     assert message in f"{fault.message} {fault.hint}"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_metric_that_no_trial_has_ends_the_search_at_once(tmp_path: Path, settings: Settings) -> None:
+    with pytest.raises(SpecError, match="global_validation_accuracy") as error:
+        run(tmp_path, settings, metric="global_validation_acuracy")
+    assert error.value.errors[0].path == "metric"
+    assert "digest" not in (tmp_path / TRIALS).read_text()
 
 
 def test_a_folder_has_one_search(tmp_path: Path, settings: Settings) -> None:
