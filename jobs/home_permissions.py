@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedsim.errors import SettingsError
@@ -15,6 +16,16 @@ OTHERS_WRITE = 0o022
 
 PATTERNS = ("fedsim.db*", "serve.*", "ray.*", "api.alive", "jobs", "bugs")
 """The names that fedsim makes in its home; closing the folders `jobs` and `bugs` closes their content."""
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Make the files private that this process makes meanwhile."""
+    before = os.umask(PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def keep_private(home: Path) -> None:

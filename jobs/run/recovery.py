@@ -10,7 +10,7 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.errors import FedsimError, JobNotFound
 from jobs.run.artifacts import MODEL, PARTITION, SPEC, list_stored_artifacts
 from jobs.settings import JOB_ID, Settings
-from jobs.spec import load_spec
+from jobs.spec import JobSpec, load_spec
 from jobs.store.job_store import JobStore
 from jobs.store.records import RoundRecord
 
@@ -24,8 +24,9 @@ def list_job_folders(settings: Settings) -> list[Path]:
 def recover_jobs(settings: Settings, store: JobStore, warn: Callable[[str], None]) -> list[str]:
     """Put back all jobs that have a folder and that the store does not have.
 
-    A job that had all its rounds and its results is SUCCEEDED. Any other is CANCELLED; to resume it continues
-    from its checkpoint. Rounds come from the newest checkpoint. Labels, priorities and events are lost.
+    A job that had ended, by its last round or by `stop`, and has its results, is SUCCEEDED. Any other is
+    CANCELLED; to resume it continues from its checkpoint. Rounds come from the newest checkpoint. Labels,
+    priorities and events are lost.
 
     Args:
         settings: where the folders, checkpoints and artifacts are.
@@ -64,5 +65,9 @@ def _recover_job(settings: Settings, store: JobStore, folder: Path) -> bool:
         spec,
         records,
         ended_at=datetime.fromtimestamp(changed_at, UTC),
-        succeeded=has_results and len(records) >= spec.rounds,
+        succeeded=has_results and bool(records) and _is_last(records[-1], spec),
     )
+
+
+def _is_last(record: RoundRecord, spec: JobSpec) -> bool:
+    return record.end is not None or record.round >= spec.rounds

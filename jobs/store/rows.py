@@ -182,7 +182,7 @@ def enter_state(
     changes: dict[str, Any] = {"state": target.value, "reason": reason, "message": message, "waiting": None}
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
-        changes[stamp] = datetime.now(UTC)
+        changes[stamp] = overrides.get(stamp) or datetime.now(UTC)
         if stamp == "submitted_at":
             start_totals(connection, row, changes[stamp])
     if row["state"] in STARTED and target is JobState.STARTING:

@@ -24,14 +24,14 @@ SPEC = {"algorithm": "fedavg", "name": "mine", "rounds": 3, "clients": {"total":
 
 
 def run_rounds(settings: Settings, job: Job, rounds: int) -> list[dict[str, Any]]:
-    """Leave what a runner leaves after so many rounds; return the records."""
+    """Leave what a runner leaves after at most so many rounds; return the records."""
     experiment = resolve_spec(parse_spec(job.spec), settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     checkpoints = Checkpoints(settings.checkpoint_url(job.id))
     save_spec(settings, job)
     records = []
-    for result in simulate(experiment.algorithm, population, pool, rounds=rounds):
+    for result in simulate(experiment.algorithm, population, pool, rounds=rounds, stop=experiment.stop):
         checkpoints.note_round(result)
         checkpoints.save(result, pool, job.rounds_total)
         records.append(result.record())
@@ -47,14 +47,24 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_jobs_come_back_with_their_rounds_and_go_on(settings: Settings) -> None:
     with JobStore.open(settings.database_url) as store:
         whole, part = (store.create(parse_spec(SPEC))[0] for _ in range(2))
-    known = {job.id: run_rounds(settings, job, rounds) for job, rounds in ((whole, 3), (part, 2))}
-    save_model(settings, whole.id, {"w": np.zeros(1)})
+        stopped = store.create(parse_spec({**SPEC, "stop": {"round": 1}}))[0]
+    runs = ((whole, 3), (part, 2), (stopped, 3))
+    known = {job.id: run_rounds(settings, job, rounds) for job, rounds in runs}
+    assert len(known[stopped.id]) == 1
+    for job in (whole, stopped):
+        save_model(settings, job.id, {"w": np.zeros(1)})
     for file in settings.home.glob("fedsim.db*"):
         file.unlink()
     result = CliRunner().invoke(app, ["recover"])
-    assert (result.exit_code, "recovered 2 jobs" in result.stderr) == (0, True)
+    assert (result.exit_code, "recovered 3 jobs" in result.stderr) == (0, True)
+    assert not settings.home.joinpath("fedsim.db").stat().st_mode & 0o077
     with JobStore.open(settings.database_url) as store:
-        for job, state in ((whole, JobState.SUCCEEDED), (part, JobState.CANCELLED)):
+        assert store.totals().wait_seconds == 0
+        for job, state in (
+            (whole, JobState.SUCCEEDED),
+            (part, JobState.CANCELLED),
+            (stopped, JobState.SUCCEEDED),
+        ):
             back = store.get(job.id)
             assert (back.spec, back.state, back.rounds_done) == (job.spec, state, len(known[job.id]))
             assert abs((back.created_at - job.created_at).total_seconds()) < 0.1

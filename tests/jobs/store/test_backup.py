@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from api.cli.main import app
 from fedsim.errors import SettingsError, StoreError, StoreUnusable
 from jobs.spec import parse_spec
 from jobs.store.backup import back_up_store
@@ -33,6 +35,13 @@ def test_a_copy_of_an_open_store_has_its_jobs(file: Path, tmp_path: Path) -> Non
     assert size == (tmp_path / "copy.db").stat().st_size
     with JobStore.open(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert copy.get(job.id) == job
+
+
+def test_nobody_else_can_read_the_copy(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_DATABASE_URL", f"sqlite:///{file}")
+    result = CliRunner().invoke(app, ["backup", str(tmp_path / "copy.db")])
+    assert result.exit_code == 0
+    assert not (tmp_path / "copy.db").stat().st_mode & 0o077
 
 
 def test_a_damaged_store_is_said_to_be(file: Path, tmp_path: Path) -> None:
