@@ -64,9 +64,25 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
     if spec.privacy is not None and spec.privacy.shuffled:
         yield from _find_shuffler_conflicts(spec)
+    elif spec.privacy is not None and spec.privacy.kind != "local":
+        yield from _find_device_conflicts(spec)
     if len(spec.models) > 1:
         names = [model.name for model in spec.models]
         yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_device_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find devices that let one client decide whether another one counts, or that choose the clients."""
+    if spec.devices is None:
+        return
+    message = "chooses the clients, or lets one client's time decide whether another counts, and the budget "
+    message += "holds for clients that take part by chance or in turn alone"
+    if spec.devices.policy.name != "wait":
+        hint = "use wait, or privacy.kind: local"
+        yield FieldError("devices.policy", spec.devices.policy.name, message, hint)
+    if spec.devices.dropout:
+        message = "keeps one client if all vanish, so that one client decides whether another counts"
+        yield FieldError("devices.dropout", spec.devices.dropout, message, "leave it out")
 
 
 def _find_shuffler_conflicts(spec: JobSpec) -> Iterator[FieldError]:
@@ -156,6 +172,9 @@ def _find_single_reads(spec: JobSpec) -> Iterator[FieldError]:
         field = "clients.sampler" if spec.curriculum.clients is None else "curriculum.clients"
         message = "asks single clients for their losses, which secure aggregation hides from the server"
         yield FieldError(field, None, message, "leave it out")
+    if spec.curriculum.phases is not None:
+        message = "asks single clients for their difficulties, which secure aggregation hides from the server"
+        yield FieldError("curriculum.phases", None, message, "leave it out")
     k = None if spec.secure_aggregation is None else spec.secure_aggregation.neighbours
     if k is not None and k >= spec.clients.cohort_size:
         message = f"is more than the other clients of a cohort, which are {spec.clients.cohort_size - 1}"

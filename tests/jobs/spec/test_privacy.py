@@ -180,6 +180,7 @@ def test_secure_aggregation_is_made_and_described(settings: Settings) -> None:
         ({"compression": "top_k"}, "compression", "whole vectors"),
         ({"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "single clients"),
         ({"curriculum": {"clients": {}}}, "curriculum.clients", "single clients"),
+        ({"curriculum": {"phases": {}}}, "curriculum.phases", "asks single clients"),
         ({"secure_aggregation": {"neighbours": 10}}, "secure_aggregation.neighbours", "which are 9"),
         ({"secure_aggregation": {"threshold": 0}}, "secure_aggregation.threshold", "0"),
     ],
@@ -221,6 +222,18 @@ SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
         (TREE, {"aggregation": "median"}, "aggregation", "no known sensitivity"),
         (TREE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
         (TREE, {"compression": "top_k"}, "compression", "the clipping bound"),
+        *(
+            (
+                {**privacy, "noise_multiplier": 1},
+                {"devices": {"fleet": "phones", "policy": policy}},
+                "devices.policy",
+                "by chance or in turn",
+            )
+            for privacy in ({"kind": "central"}, TREE)
+            for policy in ("over_selection", "tiers", {"name": "deadline", "seconds": 9})
+        ),
+        (NOISE, {"devices": {"fleet": "phones", "dropout": 0.1}}, "devices.dropout", "all vanish"),
+        (NOISE, {"algorithm": "fedexp"}, "privacy", "a figure of their whole update"),
         ({"noise_multiplier": 1, "epsilon": 0.5}, {}, "privacy.epsilon", "leave noise_multiplier out"),
         ({**NOISE, "delta": 5e-324, "accountant": "prv"}, {}, "privacy.delta", "1e-100"),
         ({**NOISE, "delta": 0.05}, {}, "privacy.delta", "below 1 / clients.total"),
