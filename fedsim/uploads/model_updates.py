@@ -41,6 +41,8 @@ def explain_other_uploads(algorithm: Algorithm | type[Algorithm]) -> str:
         return f"the server reads the payload {single[0]} of every single client"
     if free := sorted(algorithm.free_uploads):
         return f"the server reads {free[0]}, which it computes from the clients' models"
+    if figures := sorted(algorithm.update_figures):
+        return f"clients send {figures[0]}, a figure of their whole update"
     if Reduction.OVERALL_MEAN in uploads.values():
         return "clients of all architectures share one mean"
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)

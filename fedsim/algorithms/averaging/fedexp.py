@@ -28,7 +28,7 @@ Reference result: see docs/results/common.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -71,6 +71,7 @@ class FedExP(FedAvg, PersonalBroadcast):
     epsilon: Positive = 0.001
 
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "norm": Reduction.MEAN}
+    update_figures: ClassVar[Collection[str]] = frozenset({"norm"})
 
     def init_server_state(self, ctx: Context) -> FedExPState:
         """The parent's model, without a model before."""

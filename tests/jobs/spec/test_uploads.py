@@ -108,6 +108,7 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
         ({"compression": "topk"}, "compression.name", "did you mean 'top_k'"),
         ({"compression": {"name": "qsgd", "bits": 1}}, "compression.bits", "of at least 2"),
         ({"compression": "qsgd", "algorithm": "fedpac"}, "compression", "of every single client"),
+        ({"compression": "top_k", "algorithm": "fedexp"}, "compression", "a figure of their whole update"),
         ({"compression": "qsgd", "privacy": {"noise_multiplier": 1}}, "compression", "longer than"),
         ({"aggregation": "krums"}, "aggregation.name", "did you mean 'krum'"),
         ({"aggregation": {"name": "trimmed_mean", "trim": 0.5}}, "aggregation.trim", "below 0.5"),
