@@ -26,10 +26,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort
-from fedsim.core.capabilities import PayloadAccounting, capability, count_bytes
+from fedsim.core.capabilities import PayloadAccounting, count_bytes
 from fedsim.core.wrapper import Wrapper
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
@@ -85,11 +85,9 @@ class LayerCurriculum(Wrapper):
         return frozenset(key for name in ctx.net.base if name not in opened for key in ctx.net.blocks[name])
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of a payload without closed blocks, or the base algorithm's own count."""
-        if capability(self.base, PayloadAccounting):
-            return count_bytes(self.base, ctx, name, payload)
+        """The base algorithm's count for a payload without closed blocks."""
         closed = self.list_closed_keys(ctx)
-        return payload_bytes({key: value for key, value in payload.items() if key not in closed})
+        return count_bytes(self.base, ctx, name, tree.drop(payload, closed))
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The base algorithm's record, and the open blocks, by architecture if there are several."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedsim.algorithms import ALGORITHMS
+from fedsim.algorithms import ALGORITHMS, FedLC, FedROD
 from fedsim.base.parameters import find_parameter_faults, suggest_name
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import SCHEDULES, Schedule
@@ -38,7 +38,7 @@ def find_local_faults(spec: JobSpec) -> list[FieldError]:
     Args:
         spec: of the right shape.
     """
-    return [*_find_optimizer_faults(spec), *_find_schedule_faults(spec)]
+    return [*_find_optimizer_faults(spec), *_find_smoothing_faults(spec), *_find_schedule_faults(spec)]
 
 
 def _find_optimizer_faults(spec: JobSpec) -> list[FieldError]:
@@ -61,6 +61,16 @@ def _find_optimizer_faults(spec: JobSpec) -> list[FieldError]:
         message, hint = f"cannot replay the steps of {name}", "leave it out, or use optimizer: sgd"
         faults.append(FieldError("resources.graphs", True, message, hint))
     return faults
+
+
+def _find_smoothing_faults(spec: JobSpec) -> list[FieldError]:
+    """Find label smoothing for a loss that gives the classes which a client does not hold no probability."""
+    smoothing, algorithm = spec.local.label_smoothing, ALGORITHMS.get(spec.algorithm.name)
+    if not smoothing or algorithm is None or not issubclass(algorithm, FedLC | FedROD):
+        return []
+    message = f"gives every class a share of each label, and {spec.algorithm.name} gives no probability to "
+    message += "classes that a client does not hold: the loss would have no bound"
+    return [FieldError("local.label_smoothing", smoothing, message, "leave it out, or use another algorithm")]
 
 
 def _find_schedule_faults(spec: JobSpec) -> list[FieldError]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from fedsim.algorithms import ALGORITHMS
+from fedsim.algorithms import ALGORITHMS, IFCA, ClusteredFedAvg, FedDF
+from fedsim.algorithms.distillation.one_shot import OneShot
 from fedsim.base.parameters import describe_mismatch, find_parameter_faults, list_parameters
+from fedsim.core import Algorithm
 from fedsim.core.capabilities import BatchPacing, ClientSurvey, CohortSelection
 from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_partition_faults
 from fedsim.data.text import TRAINED_TOKENIZER
@@ -14,6 +17,8 @@ from fedsim.models import MODELS
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS
 from fedsim.samplers.samplers import PowerOfChoice
+from fedsim.uploads import ATTACKS
+from fedsim.uploads.attacks import FreeRider, Gaussian
 from jobs.spec.checks.device_checks import find_device_faults
 from jobs.spec.checks.local_checks import find_local_faults, find_setting_faults, prefix_paths
 from jobs.spec.checks.privacy_checks import find_privacy_faults, find_secure_aggregation_faults
@@ -114,12 +119,37 @@ def find_curriculum_faults(spec: JobSpec) -> list[FieldError]:
         faults.append(_make_conflict_error(spec, "data", "chooses the examples of its steps itself"))
     if curriculum.phases is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
         faults.append(_make_conflict_error(spec, "phases", "chooses its clients itself"))
+    if curriculum.layers is not None:
+        faults += _find_layer_conflicts(spec, algorithm)
     if clients is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
         faults.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
     elif clients is not None and not algorithm.deploys_models and clients.surveys_all_clients:
         message = f"{spec.algorithm.name} has no global model, and a survey of all clients needs one"
         faults.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept'"))
     return faults
+
+
+def _find_layer_conflicts(spec: JobSpec, algorithm: type[Algorithm]) -> Iterator[FieldError]:
+    """Find what changes closed blocks, or counts their bytes.
+
+    Args:
+        spec: with a layer curriculum.
+        algorithm: of the spec.
+    """
+    if issubclass(algorithm, FedDF | OneShot):
+        yield _make_conflict_error(spec, "layers", "trains the model on the server, closed blocks included")
+    if issubclass(algorithm, IFCA | ClusteredFedAvg):
+        yield _make_conflict_error(spec, "layers", "counts the bytes of whole models")
+    adds_noise = "adds noise to all blocks, and those that curriculum.layers keeps closed would change"
+    if spec.privacy is not None and spec.privacy.kind != "examples":
+        yield FieldError("privacy.kind", spec.privacy.kind, adds_noise, "leave one of them out")
+    if spec.attack is not None and ATTACKS.get(spec.attack.name) in (Gaussian, FreeRider):
+        yield FieldError("attack", spec.attack.name, adds_noise, "leave one of them out")
+    counts_all = "counts the bytes of all blocks, also of those that curriculum.layers keeps closed"
+    if spec.compression is not None:
+        yield FieldError("compression", spec.compression.name, counts_all, "leave one of them out")
+    if spec.secure_aggregation is not None:
+        yield FieldError("secure_aggregation", None, counts_all, "leave one of them out")
 
 
 def _make_conflict_error(spec: JobSpec, field: str, reason: str) -> FieldError:

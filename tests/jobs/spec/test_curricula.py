@@ -18,6 +18,7 @@ from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.checks import name_checks
+from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.resolve import resolve_spec
 
 BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}
@@ -132,6 +133,25 @@ def test_openings_that_do_not_suit_the_model_are_refused(
     with pytest.raises(SpecError, match=words) as caught:
         experiment(tmp_path, {"layers": layers}, model=model)
     assert [fault.path for fault in caught.value.errors] == [path]
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"algorithm": "feddf"}, "curriculum.layers"),
+        ({"algorithm": "fedkd"}, "curriculum.layers"),
+        ({"algorithm": "ifca"}, "curriculum.layers"),
+        ({"privacy": {"noise_multiplier": 1.0}}, "privacy.kind"),
+        ({"attack": "gaussian"}, "attack"),
+        ({"compression": "qsgd"}, "compression"),
+        ({"secure_aggregation": {}}, "secure_aggregation"),
+    ],
+)
+def test_what_changes_or_counts_closed_blocks_is_refused(more: dict[str, Any], path: str) -> None:
+    spec = parse_spec({"algorithm": "fedavg", "model": "mlp", "curriculum": {"layers": {}}, **more})
+    assert path in [fault.path for fault in find_name_faults(spec)]
+    plain = parse_spec({"algorithm": "fedavg", "model": "mlp", **more})
+    assert path not in [fault.path for fault in find_name_faults(plain)]
 
 
 def test_openings_are_around_the_algorithm_and_inside_the_other_curricula(tmp_path: Path) -> None:

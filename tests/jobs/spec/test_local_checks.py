@@ -43,6 +43,13 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize("algorithm", ["fedlc", "fedrod"])
+def test_label_smoothing_needs_a_probability_for_every_class(algorithm: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no probability") as caught:
+        resolve(tmp_path, {"algorithm": algorithm, "local": {"label_smoothing": 0.1}})
+    assert [fault.path for fault in caught.value.errors] == ["local.label_smoothing"]
+
+
 def resolve(tmp_path: Path, data: dict[str, Any]) -> LocalTraining:
     spec = parse_spec({"algorithm": "fedavg", "rounds": 20, **data})
     return resolve_spec(spec, Settings(home=tmp_path)).settings.local
