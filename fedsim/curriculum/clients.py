@@ -251,13 +251,23 @@ class ClientCurriculum(StatefulWrapper):
         """The base algorithm's state, and the losses that the cohort sent."""
         changed = dict[str, Tensor]()
         if self.batches == "all":
-            changed["line"] = torch.from_numpy(self._waiting_clients(ctx, state)[ctx.cohort_size :])
+            changed["line"] = torch.from_numpy(self._drop_batch(ctx, state, reduced.clients))
         if self._uploads_losses:
             who = torch.tensor(reduced.clients, dtype=torch.int64)
             said = torch.stack([entry["loss"] for entry in reduced["survey"]])
             changed["losses"] = state.losses.index_copy(0, who, said)
             changed["heard"] = state.heard.index_fill(0, who, ctx.round)
         return replace(super().aggregate(ctx, state, reduced), **changed)
+
+    def _drop_batch(self, ctx: Context, state: Any, counted: Sequence[int]) -> NDArray[np.int64]:
+        """Return the queue after a round: without the clients that counted.
+
+        If fewer than K counted, the first others leave it too: a client that is always late, or fails, would
+        stay in it for good.
+        """
+        waiting = self._waiting_clients(ctx, state)
+        first = np.argsort(~np.isin(waiting, counted), kind="stable")[: ctx.cohort_size]
+        return np.delete(waiting, first)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The base algorithm's record, and the open clients."""

@@ -137,7 +137,8 @@ def distil_model(
     for step, batch in enumerate(batches, start=1):
         with net.training_mode(), _seed_dropout(net, *address, step):
             value = loss(params, batch)
-            gradients = list(torch.autograd.grad(value, weights))
+            # A loss may leave parameters out, such as those of an auxiliary head.
+            gradients = list(torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True))
         adam.lr = settings.learning_rate(step - 1, len(batches))
         adam(_clip_gradients(gradients, settings.clip), step)
         best.steps, best.loss = step, value.detach()

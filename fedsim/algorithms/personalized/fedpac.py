@@ -151,10 +151,12 @@ class FedPAC(FedRep, ClientInstructions):
         """The mean body, the prototypes, and a combination of heads for each client of the cohort."""
         state, count = super().aggregate(ctx, state, reduced), len(reduced.clients)
         weights = np.eye(count)
-        if self.combine and count:
+        # Without examples a client has no moments, and its head is untrained: nobody else takes it.
+        trained = np.flatnonzero(reduced.num_examples)
+        if self.combine and len(trained):
             moments = [each["shares"].double().flatten().cpu().numpy() for each in reduced["moments"]]
             variances = np.array([float(each["variance"]) for each in reduced["moments"]])
-            weights = combine_heads(np.stack(moments), variances)
+            weights[np.ix_(trained, trained)] = combine_heads(np.stack(moments)[trained], variances[trained])
         heads = dict(state.heads)
         for client, row in zip(reduced.clients, weights, strict=True):
             heads[str(client)] = _mix(reduced["heads"], row)

@@ -14,6 +14,8 @@ from torch import Tensor
 from fedsim.algorithms import FedPAC, FedRep
 from fedsim.algorithms.personalized.fedpac import combine_heads
 from fedsim.base.digest import digest
+from fedsim.core import ReducedUpdates, Traffic
+from tests.fedsim.federations import federation
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, Hand, Model, features, plain, small
 from tests.fedsim.linear_models import run
 
@@ -50,6 +52,27 @@ def test_the_weights_minimise_the_estimate_of_the_loss() -> None:
     far = combine_heads(np.array([[0.0], [0.0], [100.0]]), np.ones(3))
     np.testing.assert_allclose(far, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-3)
     np.testing.assert_array_equal(combine_heads(np.zeros((2, 3)), np.zeros(2)), np.eye(2))
+
+
+def test_nobody_takes_the_head_of_a_client_without_examples() -> None:
+    """And such a client keeps its own."""
+    population = federation([20, 0, 24, 16], cohort_size=4, rounds=1)
+    ctx, method = population.context(0), FedPAC(lambda_align=0.0)
+    start = method.init_server_state(ctx)
+    heads = [{key: torch.full_like(start.params[key], float(n)) for key in ctx.net.head} for n in range(4)]
+    moments = [{"shares": torch.zeros(4, 2), "variance": torch.tensor(float(n != 1))} for n in range(4)]
+    reduced = ReducedUpdates(
+        payloads={"params": start.params, "heads": heads, "moments": moments},
+        clients=(0, 1, 2, 3),
+        weights=(20.0, 0.0, 24.0, 16.0),
+        num_examples=(20, 0, 24, 16),
+        metrics={},
+        traffic=Traffic(),
+    )
+    after = method.aggregate(ctx, start, reduced)
+    for client, expected in (("0", 5 / 3), ("1", 1.0), ("2", 5 / 3), ("3", 5 / 3)):
+        for head in after.heads[client].values():
+            torch.testing.assert_close(head, torch.full_like(head, expected))
 
 
 class HandPAC(Hand):

@@ -17,6 +17,9 @@ from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
+from fedsim.clock.devices import Devices
+from fedsim.clock.fleets import FLEETS
+from fedsim.clock.policies import OverSelection
 from fedsim.core import Algorithm, Context, LocalTraining
 from fedsim.core.capabilities import CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, age_losses, count_open
@@ -109,6 +112,16 @@ def test_all_mini_batches_come_before_clients_are_ranked_again() -> None:
         assert len(set(came)) == len(came) == count
         losses = results[start].state.losses.numpy()
         assert set(came) == set(np.argsort(losses)[:count].tolist())
+
+
+def test_who_is_asked_and_does_not_count_stays_in_the_queue() -> None:
+    """Of six that are asked, the three fastest count; all ten come once before anybody comes again."""
+    population = federation(UNEVEN, cohort_size=3, rounds=4)
+    devices = Devices(fleet=FLEETS["phones"](), policy=OverSelection(factor=2))
+    method = ClientCurriculum(base=FedAvg(), a=0.8, b=1.0, batches="all")
+    pool = SerialPool(method, population)
+    came = [client for r in simulate(method, population, pool, devices=devices) for client in r.cohort]
+    assert sorted(came) == list(range(10))
 
 
 def test_together_the_open_clients_are_one_cohort_and_participation_grows() -> None:

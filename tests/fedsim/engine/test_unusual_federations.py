@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
 from fedsim.base import tree
@@ -26,6 +27,7 @@ from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
 from fedsim.learning_tasks.tasks import Classification, SeveralLabels
 from fedsim.models import make_net
+from fedsim.models.net import InputForm, Net
 from fedsim.techniques.server_distillation import make_accuracy_judge
 from fedsim.training.losses import mark_correct
 from jobs.spec import parse_spec
@@ -126,6 +128,26 @@ def test_texts(name: str) -> None:
 @pytest.mark.parametrize("name", [*AVERAGING, *EXCHANGING])
 def test_several_architectures_of_which_not_all_come(name: str) -> None:
     is_sound(ends(name, several()))
+
+
+class WithUnusedLayer(nn.Module):
+    """A model with a layer that no output depends on, as an auxiliary head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.unused, self.head = nn.Linear(12, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", [name for name in EXCHANGING if name != "kt_pfl"])
+def test_a_server_trains_a_model_with_a_layer_that_it_does_not_use(name: str) -> None:
+    net = Net(WithUnusedLayer, "unused", inputs=InputForm((12,)))
+    population = replace(federation([20, 20, 20], rounds=1), nets=(net,))
+    algorithm = replace(quick(name), lambda_att=0.0) if name == "fedad" else quick(name)  # type: ignore[call-arg]
+    (result,) = simulate(algorithm, population, SerialPool(algorithm, population))
+    assert np.isfinite(list(result.metrics.values())).all()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
