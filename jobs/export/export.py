@@ -94,6 +94,8 @@ def _write_weights(source: ModelSource, folder: Path) -> list[str]:
         "net": nets[0] if len(nets) == 1 else nets,
         "normalise": json.loads(source.notes["normalise"]),
         "classes": json.loads(source.notes.get("classes", "null")),
+        "columns": source.columns or None,
+        "targets": json.loads(source.notes.get("targets", "null")),
         "round": int(source.notes["round"]),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -39,6 +39,13 @@ def render_card(source: ModelSource, loading: str) -> str:
         sections.append(f"## Scores after round {notes['round']}\n\n{scores}")
     if classes := json.loads(notes.get("classes", "null")):
         sections.append(f"## Classes\n\nIn the order of the outputs: {', '.join(map(str, classes))}")
+    if source.columns:
+        names = [
+            each["name"] if each["category"] is None else f"{each['name']} is {each['category']}"
+            for each in source.columns
+        ]
+        order = "In the order of the inputs, numbers as the table has them, and 1 or 0 for a category"
+        sections.append(f"## Columns\n\n{order}: {', '.join(names)}")
     sections += [
         "## Limits\n\nThe clients were simulated. The scores are those of the data set's own test or "
         "validation examples; nothing is known of other data.",

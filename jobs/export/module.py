@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,26 +20,51 @@ UNUSED = "num_batches_tracked"
 """A buffer of BatchNorm that no forward pass in evaluation reads; fedsim does not average it."""
 
 
+class Scale(NamedTuple):
+    """Mean and standard deviation of the columns of a table, or of the targets of a regression."""
+
+    mean: Sequence[float]
+    std: Sequence[float]
+
+
 class ExportedModel(nn.Module):
-    """A model that takes inputs as the data set has them.
+    """A model that takes inputs as the data has them, and returns targets in their own unit.
 
     Args:
         model: of normalised inputs.
         normalise: of the data set.
+        columns: of a table, whose numbers the run standardised; None for other data.
+        targets: of a regression, which learns standardised targets; None for other tasks.
     """
 
-    def __init__(self, model: nn.Module, normalise: Normalise) -> None:
+    columns: Tensor | None
+    targets: Tensor | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        normalise: Normalise,
+        columns: Scale | None = None,
+        targets: Scale | None = None,
+    ) -> None:
         super().__init__()
         self.model, self._normalise = model, normalise
+        for name, scale in (("columns", columns), ("targets", targets)):
+            # In float64, as the data set computes: float32 would round large numbers before the mean is off.
+            found = None if scale is None else torch.tensor([scale.mean, scale.std], dtype=torch.float64)
+            self.register_buffer(name, found)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, or the outputs of a regression.
+        """Return the logits, or the predicted targets of a regression.
 
         Args:
-            x: inputs as they are stored: float32 [n, *input_shape], such as 0 to 255 for images, or tokens,
-                int64.
+            x: inputs: float32 [n, *input_shape], such as 0 to 255 for images; of a table the numbers of its
+                columns, and 1 or 0 for a category; or tokens, int64.
         """
-        return select_logits(self.model(self._normalise(x)))
+        if self.columns is not None:
+            x = ((x - self.columns[0]) / self.columns[1]).float()
+        outputs = select_logits(self.model(self._normalise(x)))
+        return outputs if self.targets is None else (outputs * self.targets[1] + self.targets[0]).float()
 
 
 def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
@@ -60,7 +86,9 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
         message = f"the weights and the model differ in {', '.join(lacking[:5])}"
         raise SettingsError(message, f"frozen weights are not in the file; {hint}")
     normalise: dict[str, Any] = json.loads(source.notes["normalise"])
-    return ExportedModel(module, Normalise(**normalise)).eval()
+    columns, targets = source.columns, json.loads(source.notes.get("targets", "null"))
+    scale = Scale([each["mean"] for each in columns], [each["std"] for each in columns]) if columns else None
+    return ExportedModel(module, Normalise(**normalise), scale, targets and Scale(**targets)).eval()
 
 
 def make_example(source: ModelSource, number: int = 0, count: int = 2) -> Tensor:

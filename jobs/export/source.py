@@ -34,6 +34,12 @@ class ModelSource:
         found = json.loads(self.notes["net"])
         return found if isinstance(found, list) else [found]
 
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """For rows of a table, name, category, mean and std of each input value; [] for other data."""
+        found: list[dict[str, Any]] = json.loads(self.notes.get("columns", "[]"))
+        return found
+
     def select_weights(self, number: int) -> dict[str, Any]:
         """Return the weights of one architecture.
 

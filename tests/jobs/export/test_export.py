@@ -79,6 +79,35 @@ def test_the_module_normalises_and_has_the_weights(folder: Path) -> None:
     np.testing.assert_array_equal(found, list_logits(folder, IMAGES))
 
 
+def test_a_regression_on_a_table_takes_its_numbers_and_returns_targets_in_their_unit(tmp_path: Path) -> None:
+    lines = [f"{10**6 + n},{['old', 'new'][n % 2]},{200.5 + n % 3}" for n in range(60)]
+    table = tmp_path / "data" / "houses.csv"
+    table.parent.mkdir()
+    table.write_text("\n".join(["age,kind,price", *lines]) + "\n")
+    dataset = {"name": "table", "path": table.name, "target": "price"}
+    folder = run(tmp_path / "run", tmp_path, data={"dataset": dataset, "partition": "iid"}, model="mlp")
+    source = read(folder)
+    names = [(each["name"], each["category"]) for each in source.columns]
+    data = load_dataset(**dataset, roots=(table.parent,))
+    raw = data.test.x.astype(np.float64) * [each["std"] for each in source.columns]
+    raw += [each["mean"] for each in source.columns]
+    program = build_module(source)
+    with torch.no_grad():
+        found = program(torch.from_numpy(raw.astype(np.float32)))
+        learnt = program.model(torch.tensor(data.test.x))
+    expected = learnt * data.targets.std[0] + data.targets.mean[0]
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=0)
+    assert 150 < float(found.mean()) < 250
+    done = CliRunner().invoke(app, ["export", str(folder), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "## Columns\n\nIn the order of the inputs" in (tmp_path / "out" / "README.md").read_text()
+    exported = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    torch.testing.assert_close(exported(torch.from_numpy(raw.astype(np.float32))), found)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert [(each["name"], each["category"]) for each in config["columns"]] == names
+    assert config["targets"]["mean"][0] == pytest.approx(201.5, abs=0.5)
+
+
 def test_weights_come_with_their_facts_and_a_card(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["export", str(folder), "--to", "safetensors", "--out", str(tmp_path)])
     assert done.exit_code == 0
