@@ -125,7 +125,7 @@ def _run_row(table: Table, entries: Runs) -> list[str]:
         ", ".join(sorted({run.device for run in runs})),
         ", ".join(sorted({f"`{run.code}`" for run in runs if run.code})),
         f"`{digests}`",
-        f"`fedsim reproduce {table.name}`",
+        f"`{table.command}`",
     ]
 
 

@@ -33,9 +33,9 @@ class Comparison(BaseModel):
             `devices`), or `processor_seconds`.
         target: of `spent`, a value of the table's metric; None for the end of the run. A seed with a run that
             never comes up to it is left out.
-        direction: of the difference of the value to the baseline: `above` 0, `below` 0, or `level`, within
-            the margin on both sides.
-        margin: in the units of the metric (0.01 is one point of accuracy); `level` needs it.
+        direction: of the difference of the value to the baseline: `above` 0, `below` 0, `level`, within the
+            margin on both sides, or `not_below`, at most the margin below 0.
+        margin: in the units of the metric (0.01 is one point of accuracy), of `level` and `not_below`.
         by: how much more than 0 the difference has to be in the direction `above` or `below`, in the units of
             the metric; None for nothing.
     """
@@ -52,7 +52,7 @@ class Comparison(BaseModel):
         "final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best", "converged", "spent"
     ] = "final"
     target: float | None = None
-    direction: Literal["above", "below", "level"] = "above"
+    direction: Literal["above", "below", "level", "not_below"] = "above"
     margin: float | None = Field(default=None, gt=0)
     by: float | None = Field(default=None, gt=0)
 
@@ -120,10 +120,11 @@ class Claim(Comparison):
         if bool(self.why_not) == bool(self.baseline):
             raise ValueError(f"{self.id}: write either a baseline or why_not")
         for part in (self, self.control):
-            if part is not None and (part.direction == "level") != (part.margin is not None):
-                raise ValueError(f"{self.id}: direction level needs a margin, and no other direction has one")
-            if part is not None and part.by is not None and part.direction == "level":
-                raise ValueError(f"{self.id}: by belongs to direction above or below, and level has a margin")
+            if part is not None and (part.direction in ("level", "not_below")) != (part.margin is not None):
+                message = "directions level and not_below need a margin, and no other direction has one"
+                raise ValueError(f"{self.id}: {message}")
+            if part is not None and part.by is not None and part.margin is not None:
+                raise ValueError(f"{self.id}: by belongs to direction above or below, and has no margin")
             if part is not None and part.show in OF_SPENT and part.metric not in (None, *SPENT):
                 raise ValueError(f"{self.id}: with show: {part.show} the metric is one of {', '.join(SPENT)}")
             if part is not None and part.target is not None and part.show != "spent":

@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from fedsim.learning_tasks.metrics import is_lower_better
+
 T = TypeVar("T")
 
 TAIL = 10
@@ -39,10 +41,10 @@ class Scored(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    final: float
-    best: dict[str, float]
-    tail: float
-    curve: dict[int, float]
+    final: Figure
+    best: dict[str, Figure]
+    tail: Figure
+    curve: dict[int, Figure]
 
 
 class Spent(BaseModel):
@@ -102,9 +104,9 @@ class Entry(BaseModel):
     seed: int
     rounds: int
     final: dict[str, Figure]
-    best: dict[str, float]
-    tail: float
-    curve: dict[int, float]
+    best: dict[str, Figure]
+    tail: Figure
+    curve: dict[int, Figure]
     bytes: dict[str, int]
     cost: dict[str, int] = {}
     seconds: float
@@ -257,15 +259,16 @@ def late_changes(curve: Mapping[int, float]) -> list[float]:
     return changes[len(changes) // 2 :]
 
 
-def summarize_scores(scores: Mapping[int, float], every: int) -> Scored:
+def summarize_scores(metric: str, scores: Mapping[int, float], every: int) -> Scored:
     """How a metric did.
 
     Args:
+        metric: its name, which tells whether higher is better.
         scores: by round, at least one.
         every: rounds between the points of the curve that is kept; the first and the last are kept as well.
     """
-    last = max(scores)
-    best = max(scores, key=lambda number: scores[number])
+    last, sign = max(scores), -1 if is_lower_better(metric) else 1
+    best = max(scores, key=lambda number: -math.inf if math.isnan(scores[number]) else sign * scores[number])
     return Scored(
         final=scores[last],
         best={"round": best, "value": scores[best]},

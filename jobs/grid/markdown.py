@@ -269,6 +269,4 @@ def _evenly(rounds: Sequence[int]) -> list[int]:
 def _commands(table: Table) -> str:
     first = table.runs()[0].run
     single = " ".join(f"--set '{item}'" for item in first.items)
-    return (
-        f"All runs: `fedsim reproduce {table.name}`. One run ({first}): `fedsim run {table.preset} {single}`."
-    )
+    return f"All runs: `{table.command}`. One run ({first}): `fedsim run {table.preset} {single}`."

@@ -107,7 +107,7 @@ def make_entry(
     worked: Mapping[int, float] = MappingProxyType({}),
     *,
     code: str = "",
-    device: str = "cpu",
+    device: str = "not recorded",
 ) -> Entry:
     """What a journal keeps of a run.
 
@@ -118,7 +118,7 @@ def make_entry(
         personal: the scores of the clients' own models after the last round, where they are known.
         worked: processor seconds from the start to the end of each round, where known (one process).
         code: the version of the code.
-        device: the name of the processor or GPU.
+        device: the name of the processor or GPU, where it is known.
 
     Raises:
         FedsimError: if no round was scored by the table's metric.
@@ -133,7 +133,9 @@ def make_entry(
             f"{member.run} was never scored by {table.metric!r}", "name a metric of its records"
         )
     found = {
-        metric: summarize_scores(points, table.curve_every) for metric, points in scores.items() if points
+        metric: summarize_scores(metric, points, table.curve_every)
+        for metric, points in scores.items()
+        if points
     }
     main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
     last = records[-1]

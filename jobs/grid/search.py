@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from fedsim.errors import SettingsError
+from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.grid.finished import find_cells, list_missing
 from jobs.grid.journal import Entry, Journal
 from jobs.grid.table import Choice, Search, Table, load_table
@@ -124,7 +125,8 @@ def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, fl
             f"{search.name}: {label!r} or {asked.otherwise} has a diverged run at every value",
             "search among other values",
         )
-    best = max(known, key=lambda labels: known[labels])
+    sign = -1 if is_lower_better(search.metric) else 1
+    best = max(known, key=lambda labels: sign * known[labels])
     used = {axis: each for axis, each in best if own or axis != asked.axis}
     # The axis that both tables have comes first: it may replace a whole field, of which others set a part.
     order = sorted(used, key=lambda axis: axis != asked.axis)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedsim.errors import SettingsError, SpecError
+from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.grid.claims import Claim
 from jobs.spec import parse_text, preset_text, presets
 from jobs.spec.grid import cells, make_set_items
@@ -25,6 +26,9 @@ SHOWN = (
 )
 """What a table can show."""
 
+
+FOR_RISING = ("overview", "reach", "reach_best", "converged", "spent", "fall")
+"""What looks for the round in which the metric has come up to a value, or fell."""
 
 OVERVIEW = {
     "global_accuracy": "accuracy",
@@ -120,6 +124,7 @@ class Table(BaseModel):
         search: the table that chooses values for this one; None for a table with its own values. See
             `jobs.grid.search.choose_values`.
         choices: {label: the values that the search chose}; {} before they are taken, and without a search.
+        words: what follows `fedsim reproduce` in the command that makes these runs; "" for the name alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,6 +153,7 @@ class Table(BaseModel):
     claims: tuple[Claim, ...] = ()
     search: Search | None = None
     choices: dict[str, Choice] = {}
+    words: str = ""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Table:
@@ -175,6 +181,10 @@ class Table(BaseModel):
             raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
         if {"overview", "reach", "reach_best"}.intersection(self.show) and self.against is None:
             raise ValueError("show: this needs `against`, whose accuracy is the target")
+        shown = {*self.show, *(claim.show for claim in self.claims)}
+        if is_lower_better(self.metric) and (rising := shown.intersection(FOR_RISING)):
+            named = ", ".join(sorted(rising))
+            raise ValueError(f"show: {named} needs a metric of which more is better, not {self.metric!r}")
         if ("spent" in self.show) != bool(self.targets):
             raise ValueError("targets: `show: [spent]` needs them, and nothing else does")
         if self.metric in self.curves:
@@ -243,10 +253,16 @@ class Table(BaseModel):
         """All combinations of these axes' labels."""
         return cells(self.axes, axes)
 
+    @property
+    def command(self) -> str:
+        """The command that makes these runs."""
+        return f"fedsim reproduce {self.words or self.name}"
+
     def with_seeds(self, number: int) -> Table:
         """The same with this number of seeds: the first ones, or further ones that follow the last."""
         more = range(max(self.seeds) + 1, max(self.seeds) + 1 + number - len(self.seeds))
-        return self.model_copy(update={"seeds": (*self.seeds, *more)[:number]})
+        words = f"{self.words or self.name} --seeds {number}"
+        return self.model_copy(update={"seeds": (*self.seeds, *more)[:number], "words": words})
 
     def at_scale(self, scale: str) -> Table:
         """The same at another scale.
@@ -264,7 +280,7 @@ class Table(BaseModel):
         if preset not in presets():
             hint = "leave --scale out, or name a preset that `fedsim presets` lists"
             raise SettingsError(f"--scale {scale}: {self.name} has no preset {preset!r}", hint)
-        return self.on(preset)
+        return self.on(preset).model_copy(update={"words": f"{self.words or self.name} --scale {scale}"})
 
 
 def tables() -> list[str]:
@@ -279,7 +295,7 @@ def load_table(name: str) -> Table:
         SettingsError: if there is none, or its file is wrong.
     """
     if name.endswith((".yaml", ".yml")):
-        return read_table(Path(name))
+        return read_table(Path(name)).model_copy(update={"words": name})
     if name not in tables():
         raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(tables())}")
     return read_table(FOLDER / f"{name}.yaml")

@@ -185,7 +185,7 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
 def _compare(
     claim: Claim, comparison: Comparison, table: Table, found: Found, cell: Mapping[str, str]
 ) -> Verdict:
-    here = {**cell, **comparison.value}
+    here = {**cell, **claim.value, **comparison.value}
     there = {**here, **comparison.baseline}
     own, other = (_collect(comparison, table, found, labels) for labels in (here, there))
     values, baseline = own, other
@@ -217,7 +217,7 @@ def _compare(
         value=fmean(figures),
         baseline=level,
         difference=difference,
-        p_value=judged.p_value if is_sampled and comparison.direction != "level" else None,
+        p_value=judged.p_value if is_sampled and comparison.margin is None else None,
         seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
         unit=unit,
@@ -230,16 +230,18 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
 
     Args:
         difference: of the value to the baseline.
-        direction: `above`, `below` or `level`.
-        margin: of `level`: it is held if the interval lies within the margin on both sides of 0, reversed
-            if it lies outside on one side, and crossing if it lies on both sides of an end of the margin.
+        direction: `above`, `below`, `level` or `not_below`.
+        margin: of `level` and `not_below`: it is held if the interval lies within the margin on both sides of
+            0 (`not_below`: above its lower end), reversed if it lies outside on one side, and crossing if it
+            lies on both sides of an end of the margin.
     """
     if difference.low is None or difference.high is None:
         return Outcome.UNDECIDED if margin is None else Outcome.CROSSING
     if margin is not None:
-        if difference.low >= -margin and difference.high <= margin:
+        most = margin if direction == "level" else math.inf
+        if difference.low >= -margin and difference.high <= most:
             return Outcome.HELD
-        outside = difference.low > margin or difference.high < -margin
+        outside = difference.low > most or difference.high < -margin
         return Outcome.REVERSED if outside else Outcome.CROSSING
     sign = difference.sign if direction == "above" else -difference.sign
     return {1: Outcome.HELD, -1: Outcome.REVERSED, 0: Outcome.UNDECIDED}[sign]

@@ -12,7 +12,6 @@ from api.reports.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from jobs.plan.plan import Plan, PlannedMemory, PlannedSeconds
-    from jobs.plan.sweep_plan import PlannedCell
 
 DOES_NOT_FIT = 3
 
@@ -88,10 +87,6 @@ def _plan_sweep(file: str, sets: Sequence[str], seconds: float, format: Format) 
     display.make_data_console().print(display.make_table(heads, rows, numbers=heads[-4:]))
     whole = format_duration(found.seconds)
     display.print_message(f"{found.runs} runs take {whole} in all, at most {found.at_once} side by side")
-
-
-def _format_size(cell: PlannedCell) -> tuple[str, str]:
-    return f"{cell.cpus:g}", f"{cell.gpus:g}"
 
 
 def format_plan(plan: Plan) -> Iterator[tuple[str, str, str]]:

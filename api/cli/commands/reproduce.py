@@ -227,7 +227,8 @@ def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
     """Write how to read the verdicts: the difference, its interval, the three words, and p."""
     only = all(verdict.claim.metric is None for verdict in verdicts)
     metric = f" of {table.metric}" if only else ""
-    points = ", in percentage points" if all(v.unit in ("points", "") for v in verdicts) else ""
+    units = {verdict.unit for verdict in verdicts if verdict.difference is not None}
+    points = ", in percentage points" if units == {"points"} else ""
     seeds = ", ".join(map(str, table.seeds))
     count = sum(verdict.p_value is not None for verdict in verdicts)
     return [
@@ -235,6 +236,16 @@ def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
         + points,
         "held: the interval excludes 0 in the claimed direction; reversed: in the other direction;"
         " no difference to tell: it includes 0",
+        *(
+            ["of claims with a margin, held: the interval lies within it; reversed: outside; else not told"]
+            if any(verdict.claim.margin is not None for verdict in verdicts)
+            else []
+        ),
+        *(
+            ["of claims by how much, held: the interval lies beyond it; reversed: short of it"]
+            if any(verdict.claim.by is not None for verdict in verdicts)
+            else []
+        ),
         f"p (Holm): of the paired t-test, adjusted for {count} comparisons",
     ]
 

@@ -81,6 +81,25 @@ def test_level_is_a_matter_of_its_margin(table: Table) -> None:
     assert {v.p_value for v in verdicts} == {None}
 
 
+def test_no_less_is_decided_by_the_lower_end_of_the_margin(table: Table) -> None:
+    claim = {**BETTER, **IID, "direction": "not_below", "margin": 0.05}
+    told = with_claims(table, claim)
+    for differences, outcome in (
+        ([0.10, 0.11, 0.12], Outcome.HELD),
+        ([-0.02, -0.01, -0.02], Outcome.HELD),
+        ([-0.10, 0.05, 0.02], Outcome.CROSSING),
+        ([-0.10, -0.11, -0.12], Outcome.REVERSED),
+    ):
+        assert [v.outcome for v in judge_claims(told, plant(told, differences))] == [outcome]
+
+
+def test_a_control_has_the_labels_of_its_claim(table: Table) -> None:
+    control = {"sentence": "no", "baseline": PLAIN, "direction": "below"}
+    told = with_claims(table, {**BETTER, **IID, "control": control})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert verdict.outcome is Outcome.UNTESTABLE
+
+
 @pytest.mark.parametrize("direction", ["above", "below"])
 def test_a_difference_may_have_to_pass_a_threshold(table: Table, direction: str) -> None:
     """The difference is shown as it is; its p-value is that of what lies beyond the threshold."""
@@ -194,7 +213,9 @@ def test_a_claim_about_a_round_may_have_another_metric(table: Table) -> None:
     scored = {
         key: run.model_copy(
             update={
-                "others": {"personal_accuracy": summarize_scores({1: 0.2 * run.tail, 2: 0.9}, 1)},
+                "others": {
+                    "personal_accuracy": summarize_scores("personal_accuracy", {1: 0.2 * run.tail, 2: 0.9}, 1)
+                },
             }
         )
         for key, run in made.items()

@@ -107,6 +107,20 @@ def test_each_label_takes_the_values_that_the_validation_set_prefers(
     assert "Not run: FedAvg, FedProx, Ditto." in page
 
 
+def test_a_search_by_a_loss_takes_the_smallest(
+    pair: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, table = (tmp_path / f"{name}.yaml" for name in ("small-search", "small"))
+    search.write_text(SEARCH.replace("metric: global_validation_accuracy", "metric: global_validation_loss"))
+    by_loss = read_table(search)
+    for cell, (validation, _) in SCORES.items():
+        line = entry(by_loss, cell, 9, 0.5)
+        Journal(tmp_path, by_loss.name).append(
+            line.model_copy(update={"final": {"global_validation_loss": validation}})
+        )
+    assert choose_values(read_table(table), tmp_path).choices["FedAvg"].labels == ("FedAvg", "low")
+
+
 def test_one_value_has_to_do_for_all_partitions_and_seeds(
     pair: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,8 +115,27 @@ def test_a_failed_run_is_named_and_made_again(table: Table, tmp_path: Path) -> N
 def test_a_run_that_diverged_is_read_again(table: Table, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "results", table.name)
     done = entry(table, table.cells(["mu", "data"])[0], 1, 0.1)
-    journal.append(done.model_copy(update={"final": {**done.final, "train_loss": math.nan}}))
-    assert math.isnan(journal.read()[done.key].final["train_loss"])
+    nowhere = summarize_scores("global_loss", {1: math.nan, 2: math.nan}, 1)
+    changes = {"final": {**done.final, "train_loss": math.nan}, "others": {"global_loss": nowhere}}
+    lost = {"best": nowhere.best, "tail": nowhere.tail, "curve": nowhere.curve}
+    journal.append(done.model_copy(update=changes | lost))
+    read = journal.read()[done.key]
+    assert all(map(math.isnan, (read.final["train_loss"], read.tail, read.curve[2], read.best["value"])))
+    assert math.isnan(read.others["global_loss"].tail)
+
+
+def test_the_best_round_of_a_loss_is_the_smallest() -> None:
+    scores = {1: 0.5, 2: 0.2, 3: 0.3, 4: math.nan}
+    assert summarize_scores("global_loss", scores, 1).best == {"round": 2, "value": 0.2}
+    assert summarize_scores("global_accuracy", scores, 1).best == {"round": 1, "value": 0.5}
+
+
+def test_the_command_of_a_table_says_how_it_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(SMALL, "utf-8")
+    assert load_table(str(tmp_path / "mine.yaml")).command == f"fedsim reproduce {tmp_path}/mine.yaml"
+    asked = load_table("kdia-cifar10").at_scale("paper").with_seeds(5)
+    assert asked.command == "fedsim reproduce kdia-cifar10 --scale paper --seeds 5"
+    assert load_table("kdia-cifar10").at_scale("small").command == "fedsim reproduce kdia-cifar10"
 
 
 def test_runs_that_another_table_has_made_are_taken_from_its_journal(tmp_path: Path) -> None:
@@ -199,6 +218,7 @@ def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings
         ("seeds: [1, 2]", "seeds: [1]\nviews: {teacher: {of: none, metric: a}}", "'none' none of"),
         ("seeds: [1, 2]", "seeds: [1]\nviews: {plain: {of: strong, metric: a}}", "'plain' is no new label"),
         ("show: [final, curve]", "curves: [global_accuracy]", "own metric"),
+        ("show: [final, curve]", "show: [reach]\nmetric: global_loss", "of which more is better"),
         ("title: A", "instead: {demo: {weak: algorithm=fedavg}}\ntitle: A", "'weak' is no label of an axis"),
         ("title: A", "titel: A", "titel"),
         ("page: kdia", "page: ../kdia", "page"),
@@ -215,7 +235,7 @@ def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings
         (
             "title: A",
             "claims: [{id: a, sentence: b, value: {mu: strong}, baseline: {mu: plain}, margin: 1}]\ntitle: A",
-            "level needs a margin",
+            "level and not_below need a margin",
         ),
     ],
 )
@@ -343,7 +363,7 @@ def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Pat
         line.model_copy(
             update={
                 "spent": {1: Spent(bytes=2_000_000, processor_seconds=3.0)},
-                "others": {"global_accuracy": summarize_scores({1: 0.2, 2: 0.4}, 1)},
+                "others": {"global_accuracy": summarize_scores("global_accuracy", {1: 0.2, 2: 0.4}, 1)},
             }
         )
         for line in lines
