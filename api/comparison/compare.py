@@ -23,6 +23,7 @@ from api.comparison.records import (
     RunCost,
     TargetCost,
 )
+from api.comparison.run_data import name_data
 from api.comparison.run_groups import RunGroup, group_runs
 from api.comparison.run_scores import (
     average_last_scores,
@@ -71,11 +72,12 @@ def compare_runs(
     if metric is not None and known and metric not in known:
         raise _make_metric_error(metric, known)
     metric = metric or find_common_metric([find_latest_metrics(run.records) for run in runs])
-    groups = group_runs(runs, together)
+    groups = group_runs(runs, metric, together)
     counted = [run for group in groups for run in group.counted]
-    if target is None and len({run.dataset for run in counted if run.dataset}) < 2:
+    data = {id(run): name for run, name in zip(runs, name_data(runs, metric), strict=True)}
+    if target is None and len({data[id(run)] for run in counted} - {""}) < 2:
         target = _find_worst_final(counted, metric)
-    rows = [_make_row(run, metric, target, last) for run in runs]
+    rows = [_make_row(run, data[id(run)], metric, target, last) for run in runs]
     by_run = {id(run): row for run, row in zip(runs, rows, strict=True)}
     baseline = _find_baseline(groups, against)
     made = _make_groups(groups, lambda run: by_run[id(run)], baseline, metric, along)
@@ -91,7 +93,7 @@ def compare_runs(
         lines=rows,
         differences=list_differences([group.members for group in groups]),
         notes=[
-            *list_notes(groups, lambda run: by_run[id(run)].final, baseline),
+            *list_notes(groups, lambda run: by_run[id(run)], baseline, metric),
             *describe_few_scores(groups, metric, last),
         ],
     )
@@ -124,24 +126,24 @@ def _find_baseline(groups: Sequence[RunGroup], against: str | None) -> int | Non
 
 
 def _find_worst_final(runs: Sequence[ComparedRun], metric: str) -> float | None:
-    finals = [find_final_score(run.records, list(list_scores(run.records, metric))) for run in runs]
+    finals = [find_final_score(run.records, metric) for run in runs]
     worst = max if is_lower_better(metric) else min
     return worst((final.value for final in finals if final), default=None)
 
 
-def _make_row(run: ComparedRun, metric: str, target: float | None, last: int) -> ComparisonRow:
+def _make_row(run: ComparedRun, dataset: str, metric: str, target: float | None, last: int) -> ComparisonRow:
     sign = -1.0 if is_lower_better(metric) else 1.0
     found = list(list_scores(run.records, metric))
     is_reached = (
         score.round for score in found if target is not None and sign * score.value >= sign * target
     )
     first = next(is_reached, None)
-    final, whole = find_final_score(run.records, found), _cost(run.records)
+    final, whole = find_final_score(run.records, metric), _cost(run.records)
     return ComparisonRow(
         run=run.run,
         name=run.name,
         seed=run.seed,
-        dataset=run.dataset,
+        dataset=dataset,
         state=run.state,
         rounds=len(run.records),
         final=final,
@@ -178,7 +180,7 @@ def _make_groups(
     along: Along,
 ) -> list[ComparisonGroup]:
     rows = [[find_row(run) for run in group.counted] for group in groups]
-    datasets = [group.members[0].dataset for group in groups]
+    datasets = [find_row(group.members[0]).dataset for group in groups]
     comparable = [baseline is None or name in ("", datasets[baseline]) for name in datasets]
     lower = is_lower_better(metric)
     measures = {

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from api.comparison.compared_run import ComparedRun
+from api.comparison.records import ComparisonRow
 from api.comparison.run_groups import RunGroup
-from api.comparison.run_scores import RoundScore, list_scores
+from api.comparison.run_scores import list_scores
 from jobs.store.states import FINAL
 
-FindFinal = Callable[[ComparedRun], RoundScore | None]
+FindRow = Callable[[ComparedRun], ComparisonRow]
 
 
-def list_notes(groups: Sequence[RunGroup], find_final: FindFinal, baseline: int | None) -> list[str]:
+def list_notes(groups: Sequence[RunGroup], find_row: FindRow, baseline: int | None, metric: str) -> list[str]:
     """List what a reader must know, as sentences.
 
     Args:
         groups: all groups.
-        find_final: returns the final score of a run.
+        find_row: returns the row of a run.
         baseline: index of the baseline group; None without results.
+        metric: of the comparison.
     """
     counted = [group for group in groups if group.counted]
     return [
-        *_describe_unequal_data(counted),
+        *_describe_unequal_data(counted, find_row),
         *_describe_missing_results(groups),
-        *_describe_unequal_rounds(counted, find_final),
+        *_describe_not_finite(groups, metric),
+        *_describe_unequal_rounds(counted, find_row),
         *_describe_single_seeds(groups, counted, baseline),
     ]
 
@@ -34,7 +37,7 @@ def describe_few_scores(groups: Sequence[RunGroup], metric: str, last: int) -> I
     counts = {
         group.name: min(len([*list_scores(run.records, metric)]) for run in group.counted)
         for group in groups
-        if group.counted
+        if group.counted and group.counted[0] not in group.not_finite
     }
     few = [f"{name}: {count}" for name, count in counts.items() if 0 < count < last]
     if few:
@@ -45,8 +48,8 @@ def _join(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def _describe_unequal_data(groups: Sequence[RunGroup]) -> Iterator[str]:
-    names = sorted({run.dataset for group in groups for run in group.counted if run.dataset})
+def _describe_unequal_data(groups: Sequence[RunGroup], find_row: FindRow) -> Iterator[str]:
+    names = sorted({find_row(run).dataset for group in groups for run in group.counted} - {""})
     if len(names) > 1:
         yield (
             f"The rows have different data: {_join(names)}. Their values are not comparable: there is no "
@@ -61,16 +64,32 @@ def _describe_missing_results(groups: Sequence[RunGroup]) -> Iterator[str]:
         for group in groups:
             for run in group.members:
                 if not run.records and (run.state in FINAL) == has_ended:
-                    name = f"{group.name}, seed {run.seed}" if len(group.members) > 1 else group.name
-                    found.setdefault(run.state.lower() or "no rounds", []).append(name)
+                    found.setdefault(run.state.lower() or "no rounds", []).append(_name_run(group, run))
         if found:
             parts = [f"{'; '.join(names)} ({state})" for state, names in found.items()]
             yield f"{text}: {', '.join(parts)}."
 
 
-def _describe_unequal_rounds(groups: Sequence[RunGroup], find_final: FindFinal) -> Iterator[str]:
+def _name_run(group: RunGroup, run: ComparedRun) -> str:
+    return f"{group.name}, seed {run.seed}" if len(group.members) > 1 else group.name
+
+
+def _describe_not_finite(groups: Sequence[RunGroup], metric: str) -> Iterator[str]:
+    """Describe the runs without a finite final value: those beside other seeds, and whole groups."""
+    reason = f"No finite final value of {metric}, as after divergence"
+    left_out = [
+        _name_run(group, run) for group in groups for run in group.not_finite if run not in group.counted
+    ]
+    if left_out:
+        yield f"{reason}, so these runs are left out of all means: {'; '.join(left_out)}."
+    whole = [group.name for group in groups if any(run in group.not_finite for run in group.counted)]
+    if whole:
+        yield f"{reason}, in any run of these rows: {'; '.join(whole)}."
+
+
+def _describe_unequal_rounds(groups: Sequence[RunGroup], find_row: FindRow) -> Iterator[str]:
     rounds = {
-        group.name: sorted({final.round for run in group.counted if (final := find_final(run))})
+        group.name: sorted({final.round for run in group.counted if (final := find_row(run).final)})
         for group in groups
     }
     every = sorted({each for found in rounds.values() for each in found})

@@ -43,11 +43,15 @@ class ComparisonRow(FrozenRecord):
     run: str = Field(description="The id of the job, or the file, as the caller gave it.")
     name: str = Field(description="Name in the spec.")
     seed: int | None = Field(description="Of the spec; null if it is unknown.")
-    dataset: str = Field(description="Name of the data set; empty if it is unknown.")
+    dataset: str = Field(
+        description="Name of the data set, with what differs between data of this name: "
+        "`synthetic classes=10`, `digits (tests: matched)`; empty if it is unknown."
+    )
     state: str = Field(description="Of the job; empty for a run in files.")
     rounds: int = Field(description="Number of rounds so far.")
     final: RoundScore | None = Field(
-        description="The metric in the round of the result, by default the last evaluated one."
+        description="The metric in the round of the result, by default the last evaluated one; null without "
+        "an evaluation, and if the value is not finite, as after divergence."
     )
     last_rounds: float | None = Field(description="Mean of the last scores up to the final one.")
     validated: RoundScore | None = Field(
@@ -76,10 +80,11 @@ class ComparisonGroup(FrozenRecord):
     """Runs that differ by their seeds alone."""
 
     name: str = Field(description="What differs from the other groups: `kdia`, `lr=0.1`.")
-    note: str = Field(description="What follows the name: ` (2 of 3 seeds, 1 cancelled)`; may be empty.")
+    note: str = Field(description="What follows the name: ` (2 of 3 seeds, 1 not finite)`; may be empty.")
     members: list[str] = Field(description="All runs of the group.")
     runs: list[str] = Field(
-        description="The runs that count: complete ones; without complete ones all with rounds."
+        description="The runs that count: complete ones; without complete ones all with rounds. Runs whose "
+        "final value is not finite count only if all are so."
     )
     seeds: list[int | None] = Field(description="Of the runs that count.")
     dataset: str
@@ -98,6 +103,12 @@ class ComparisonGroup(FrozenRecord):
     def title(self) -> str:
         """The name and what follows it."""
         return self.name + self.note
+
+    @property
+    def num_scores(self) -> str:
+        """The number of final scores: `3`, or `2 of 3` if runs have none."""
+        found, size = len(self.final.values) if self.final else 0, len(self.members)
+        return str(size) if found == size else f"{found} of {size}"
 
 
 class Comparison(FrozenRecord):

@@ -28,16 +28,20 @@ def find_common_metric(metrics: Sequence[Mapping[str, Any]]) -> str:
         metrics: the latest metrics of each run; `global_accuracy` if no run has any.
     """
     scored = [each for each in metrics if find_main_metric(each)]
-    common = (name for name in main_metric_names() if all(name in each for each in scored))
+    if not scored:  # runs that diverged at once have only the names of their metrics
+        scored = [each for each in metrics if each]
+    common = (name for name in main_metric_names() if scored and all(name in each for each in scored))
     first = (name for each in scored if (name := find_main_metric(each)))
-    return next(common, None) or next(first) if scored else METRIC_OF_UNSCORED_RUNS
+    return next(common, None) or next(first, METRIC_OF_UNSCORED_RUNS)
 
 
 def find_latest_metrics(records: Sequence[RoundRecord]) -> dict[str, Any]:
-    """Return the last value of every metric."""
+    """Return the last value of every metric; None for a metric that never had a finite value."""
     found: dict[str, Any] = {}
     for record in records:
-        found |= {name: value for name, value in record.metrics.items() if value is not None}
+        found |= {
+            name: value for name, value in record.metrics.items() if value is not None or name not in found
+        }
     return found
 
 
@@ -49,11 +53,28 @@ def list_scores(records: Sequence[RoundRecord], metric: str) -> Iterator[RoundSc
             yield RoundScore(record.round, float(value))
 
 
-def find_final_score(records: Sequence[RoundRecord], found: Sequence[RoundScore]) -> RoundScore | None:
-    """Return the score in the round of the result, by default the last score; None without scores."""
+def find_final_score(records: Sequence[RoundRecord], metric: str) -> RoundScore | None:
+    """Return the score in the round of the result, by default of the last evaluated round.
+
+    None if no round was evaluated, or if the value of that round is not finite: an earlier value would hide
+    that the run diverged.
+    """
+    last = _find_final_record(records, metric)
+    return next(list_scores([last], metric), None) if last else None
+
+
+def ends_not_finite(records: Sequence[RoundRecord], metric: str) -> bool:
+    """Return whether the metric is not finite in the round of the result, as after divergence."""
+    last = _find_final_record(records, metric)
+    return last is not None and last.metrics[metric] is None
+
+
+def _find_final_record(records: Sequence[RoundRecord], metric: str) -> RoundRecord | None:
+    """Return the record of the result, by default the last one with the metric."""
     end = records[-1].end if records else None
-    chosen = (score for score in found if end is not None and score.round == end.result_round)
-    return next(chosen, found[-1] if found else None)
+    evaluated = [record for record in records if metric in record.metrics]
+    chosen = (record for record in evaluated if end is not None and record.round == end.result_round)
+    return next(chosen, evaluated[-1] if evaluated else None)
 
 
 def find_best_score(scores: Iterable[RoundScore], metric: str) -> RoundScore | None:

@@ -94,7 +94,7 @@ def render_table(found: Comparison, format: PaperFormat) -> str:
 def make_paper_table(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
     """Make the table of a paper: name, seeds, and each measure with its difference from the baseline."""
     heads = [format_metric(found.metric), "seeds"]
-    rows = [[Cell(group.name), Cell(str(len(group.runs)))] for group in found.counted]
+    rows = [[Cell(group.name), Cell(group.num_scores)] for group in found.counted]
     for name, title in found.list_measures():
         measures = [getattr(group, name) for group in found.counted]
         has_difference = any(measure and measure.difference for measure in measures)

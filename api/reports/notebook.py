@@ -78,7 +78,7 @@ class ComparisonView(Comparison):
         """
         figure = make_comparison_figure(self)
         if figure is None:
-            message = f"there is nothing to draw: no round has the metric {self.metric!r}"
+            message = f"there is nothing to draw: no round has a finite {self.metric!r}"
             raise SettingsError(message, "wait for an evaluation")
         return Picture(figure)
 

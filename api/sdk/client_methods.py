@@ -16,7 +16,7 @@ from fedsim.errors import SpecError
 
 if TYPE_CHECKING:
     from api.reports.notebook import ComparisonView
-    from api.sdk.compared_runs import RunSource
+    from api.sdk.run_sources import RunSource
     from api.sdk.sweep_handle import AsyncSweepHandle
     from api.sdk.sweeps import News
     from jobs.local_ray.cluster import ClusterState
@@ -227,7 +227,7 @@ class ClientMethods:
         Raises:
             JobNotFound: one of the jobs does not exist.
             RequestError: no record has the metric, or no group is the baseline.
-            SettingsError: there is nothing to compare, or a file has no round records.
+            SettingsError: there is nothing to compare, a path does not exist, or a file has no round records.
         """
         # These modules import NumPy, which most uses of the client never need.
         from api.comparison.compare import compare_runs

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from api.comparison.compared_run import ComparedRun
 from api.reports.run_files import read_compared_run
 from api.sdk import calls
 from api.sdk.job_search import find_job, find_labelled
 from api.sdk.rounds import read_rounds
+from api.sdk.run_sources import RunSource, explain_missing_paths
 from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound, SettingsError
 from jobs.spec.sweep import GROUP
 from jobs.store.records import Job
-
-RunSource: TypeAlias = str | Path
-"""A job's id, a sweep's name, or the path of a run in files."""
 
 JOB_ID = re.compile(r"[0-9a-z]{12}")
 
@@ -37,16 +34,17 @@ async def read_runs(
 
     Raises:
         JobNotFound: a text is no path, no job and no sweep, or no job has the labels.
-        SettingsError: there is nothing to compare, or a path has no round records.
+        SettingsError: there is nothing to compare, a path does not exist, or it has no round records.
     """
     sources = [runs] if isinstance(runs, str | Path) else list(runs)
     found: list[ComparedRun | Job] = []
-    for source in sources:
-        path = Path(source).expanduser()
-        if path.exists():
-            found.append(await connection.sender.run_function(read_compared_run, str(source), path))
-        else:
-            found += await find_jobs(connection, str(source))
+    with explain_missing_paths(sources):
+        for source in sources:
+            path = Path(source).expanduser()
+            if path.exists():
+                found.append(await connection.sender.run_function(read_compared_run, str(source), path))
+            else:
+                found += await find_jobs(connection, str(source))
     if label:
         labelled = await find_labelled(connection, label)
         if not labelled:

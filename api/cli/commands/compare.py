@@ -130,7 +130,7 @@ def _draw(found: Comparison, path: Path) -> None:
     drawn = make_comparison_figure(found)
     if drawn is None:
         raise SettingsError(
-            f"there is nothing to draw: no round has the metric {found.metric!r}", "wait for an evaluation"
+            f"there is nothing to draw: no round has a finite {found.metric!r}", "wait for an evaluation"
         )
     try:
         save_figure(drawn, path)
@@ -174,7 +174,7 @@ def _list_scores(found: Comparison, group: ComparisonGroup) -> list[str]:
     scores = (getattr(group, name) for name, _ in found.list_measures())
     return [
         group.title,
-        group.runs[0] if len(group.runs) == 1 else str(len(group.runs)),
+        group.runs[0] if len(group.members) == 1 else group.num_scores,
         *(format_spread(score, lambda value: format_metric_value(found.metric, value)) for score in scores),
     ]
 

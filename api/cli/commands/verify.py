@@ -54,12 +54,13 @@ def _read_digests(run: str, url: str | None) -> dict[int, RoundDigests]:
     from api.cli.commands.connection import connect
     from api.cli.display import print_message
     from api.reports.verification import list_digests, read_digests
+    from api.sdk.run_sources import explain_missing_paths
     from jobs.store.states import FINAL
 
     path = Path(run).expanduser()
     if path.exists():
         return read_digests(path)
-    with connect(url) as client:
+    with explain_missing_paths([run]), connect(url) as client:
         handle = client.job(run)
         found = list_digests(record.model_dump(mode="json") for record in handle.rounds())
         if handle.state not in FINAL:

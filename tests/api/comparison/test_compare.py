@@ -14,7 +14,7 @@ from api.comparison.compare import compare_runs
 from api.comparison.compared_run import ComparedRun
 from api.comparison.records import RunCost
 from api.comparison.run_scores import RoundScore
-from api.reports.comparison_tables import make_cost_table
+from api.reports.comparison_tables import PaperFormat, make_cost_table, make_paper_table, render_table
 from fedsim.base.costs import ClockReading
 from fedsim.errors import RequestError
 from jobs.store.records import RoundRecord
@@ -82,12 +82,15 @@ def test_simulated_seconds_and_joules_to_the_target() -> None:
     assert "simulated time (s)" not in make_cost_table(compare_runs(runs[1:]))[0]
 
 
-def regression(name: str, *errors: float) -> ComparedRun:
+def regression(name: str, *errors: float, **spec: Any) -> ComparedRun:
+    """A run with these errors; a NaN becomes null, as in every record."""
     records = [
-        a_round(number).model_copy(update={"metrics": {"global_rmse": error, "global_loss": error / 80}})
+        RoundRecord.model_validate(
+            {**a_round(number).model_dump(), "metrics": {"global_rmse": error, "global_loss": error / 80}}
+        )
         for number, error in enumerate(errors, start=1)
     ]
-    return ComparedRun(name, name, records)
+    return ComparedRun(name, name, records, spec)
 
 
 def test_final_values_of_different_rounds_are_said_to_be() -> None:
@@ -113,6 +116,58 @@ def test_of_an_error_the_lower_value_is_better() -> None:
     assert compare_runs([run("a", 0.4), run("b", 0.5)]).metric == "global_accuracy"
 
 
+def test_a_diverged_run_is_no_score_and_is_said_to_be_left_out() -> None:
+    """Its earlier finite values would pass for those of the last round."""
+    nan = float("nan")
+    runs = [
+        regression("a1", 70.0, 60.0, seed=1, lr=0.1),
+        regression("a2", 72.0, 62.0, seed=2, lr=0.1),
+        regression("b1", 60.0, 50.0, seed=1, lr=0.2),
+        regression("b2", 90.0, nan, seed=2, lr=0.2),
+        regression("b3", nan, nan, seed=3, lr=0.2),
+        regression("c1", 300.0, nan, seed=1, lr=0.5),
+        regression("d1", nan, nan, seed=1, lr=0.9),
+        regression("d2", nan, nan, seed=2, lr=0.9),
+    ]
+    found = compare_runs(runs)
+    assert (found.metric, found.target) == ("global_rmse", 62.0)
+    assert [group.title for group in found.groups] == [
+        "lr=0.1 (2 seeds)",
+        "lr=0.2 (1 of 3 seeds, 2 not finite)",
+        "lr=0.5, not finite",
+        "lr=0.9 (2 seeds, all not finite)",
+    ]
+    assert [group.final and group.final.values for group in found.groups] == [[60, 62], [50], None, None]
+    assert [group.last_rounds and group.last_rounds.values for group in found.groups] == [
+        [65, 67],
+        [55],
+        None,
+        None,
+    ]
+    assert [group.curve.rounds for group in found.groups] == [[1, 2], [1, 2], [1], []]
+    assert "lr=0.2" in render_table(found, PaperFormat.LATEX)
+    assert [row[1].text for row in make_paper_table(found)[1]] == ["2", "1 of 3", "0 of 1", "0 of 2"]
+    reason = "No finite final value of global_rmse, as after divergence"
+    assert [note for note in found.notes if note.startswith(reason)] == [
+        f"{reason}, so these runs are left out of all means: lr=0.2, seed 2; lr=0.2, seed 3.",
+        f"{reason}, in any run of these rows: lr=0.5; lr=0.9.",
+    ]
+    alone = compare_runs(runs[-1:])
+    assert (alone.metric, alone.target, alone.groups[0].title) == ("global_rmse", None, "d2, not finite")
+
+
+def test_a_run_whose_perplexity_diverged_still_has_the_others_metric() -> None:
+    """Its accuracy stays finite, and would become the metric of the comparison."""
+
+    def tokens(name: str, perplexity: float) -> ComparedRun:
+        metrics = {"global_perplexity": perplexity, "global_accuracy": 0.1}
+        record = RoundRecord.model_validate({**a_round(1).model_dump(), "metrics": metrics})
+        return ComparedRun(name, name, [record])
+
+    runs = [tokens("a", float("nan")), tokens("b", 20.0)]
+    assert compare_runs(runs).metric == compare_runs(runs[:1]).metric == "global_perplexity"
+
+
 def test_a_target_may_be_named_and_may_be_missed() -> None:
     found = compare_runs([run("a", 0.2, 0.6), run("b", 0.9), run("c", None)], target=0.8)
     assert [line.cost_to_target for line in found.lines] == [None, RunCost(1, 3000, 0.5), None]
@@ -133,13 +188,60 @@ def test_runs_on_different_data_are_not_comparable() -> None:
     def on(dataset: Any) -> ComparedRun:
         return run("a", 0.1)._replace(spec={"data": {"dataset": dataset}, "seed": 3})
 
-    same = compare_runs([on("digits"), on({"name": "digits", "x": 1}), run("b", 0.2)])
+    same = compare_runs([on("digits"), on({"name": "digits"}), run("b", 0.2)])
     assert not any("different data" in note for note in same.notes)
     assert [line.seed for line in same.lines] == [3, 3, None]
     found = compare_runs([on("digits"), on("mnist")])
     assert found.notes[0].startswith("The rows have different data: digits and mnist.")
     assert found.target is None
     assert [group.final and group.final.difference for group in found.groups] == [None, None]
+
+
+def judge(metric: str, *sections: dict[str, Any]) -> tuple[str, bool]:
+    """The data that the note names, and whether there are a target, a best row and differences."""
+    runs = [
+        ComparedRun(
+            f"{place}",
+            "x",
+            [a_round(1, personal_accuracy=0.5, personal_global_accuracy=0.5)],
+            {"seed": 1, "rounds": 1, "place": place, "data": section},
+        )
+        for place, section in enumerate(sections)
+    ]
+    found = compare_runs(runs, metric=metric)
+    [*names] = [note.partition(". ")[0] for note in found.notes if note.startswith("The rows have diff")]
+    compared = [group.final and group.final.difference for group in found.groups[1:]]
+    assert len({found.target is None, *(each is None for each in compared)}) == 1
+    return "".join(names).removeprefix("The rows have different data: "), found.target is not None
+
+
+def test_data_of_one_name_and_other_parameters_are_different_data() -> None:
+    easy, hard = ({"dataset": {"name": "synthetic", "classes": 4, "dims": dims}} for dims in (10, 20))
+    assert judge("global_accuracy", easy, hard) == ("synthetic dims=10 and synthetic dims=20", False)
+    same = {**easy["dataset"], "dims": 10.0}
+    assert judge("global_accuracy", easy, {"dataset": same, "download": True}) == ("", True)
+    augmented = {"name": "cifar10", "augment": ["flip"], "normalise": "half"}
+    words = {"dataset": "cifar10", "partition": "iid"}
+    assert judge("global_accuracy", words, {"dataset": augmented, "partition": "natural"}) == ("", True)
+
+
+def test_scores_by_different_client_tests_are_of_different_data() -> None:
+    def tested(tests: Any) -> dict[str, Any]:
+        return {"dataset": "digits", "tests": tests}
+
+    several, merged = tested(["matched", "global"]), tested({"kind": "merged", "share": 0.5})
+    unlike = "digits (tests: global) and digits (tests: matched)"
+    assert judge("personal_accuracy", {"dataset": "digits"}, several) == (unlike, False)
+    assert judge("global_accuracy", {"dataset": "digits"}, several) == ("", True)
+    also = tested({"kind": "matched", "share": 0.25, "also": ["global"]})
+    assert judge("personal_accuracy", several, also, tested("matched")) == ("", True)
+    # The further kind of both.
+    assert judge("personal_global_accuracy", several, tested(["labels", "global"])) == ("", True)
+    # `merged` cuts another test set, for every metric.
+    names = "digits and digits (tests: merged share=0.5)"
+    assert judge("global_accuracy", {"dataset": "digits"}, merged) == (names, False)
+    assert not judge("global_accuracy", tested("merged"), merged)[1]
+    assert judge("personal_accuracy", merged, merged) == ("", True)
 
 
 def test_a_metric_that_nobody_has_is_refused() -> None:

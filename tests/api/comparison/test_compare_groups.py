@@ -28,6 +28,7 @@ from jobs.store.states import JobState
 from tests.api.real_runs import SMALL
 from tests.api.service import Fedsim, RunningService, a_round
 
+ACCURACY = "global_accuracy"
 FEDAVG = {1: [0.5, 0.61, 0.70], 2: [0.5, 0.60, 0.72], 3: [0.4, 0.63, 0.69]}
 KDIA = {1: [0.5, 0.64, 0.74], 2: [0.5, 0.66, 0.73], 3: [0.5, 0.65, 0.75]}
 FEDPROX = {2: [0.5, 0.5, 0.71], 3: [0.5, 0.5, 0.70]}
@@ -136,15 +137,15 @@ def test_a_group_counts_complete_runs_and_each_seed_once() -> None:
     whole = [run("fedavg", seed, [0.5, 0.6, 0.7]) for seed in (1, 2)]
     failed = run("fedavg", 3, [0.5])._replace(state="FAILED")
     again = run("fedavg", 2, [0.5, 0.6])
-    group, alone = group_runs([*whole, failed, again])
+    group, alone = group_runs([*whole, failed, again], ACCURACY)
     assert (group.note, len(group.counted)) == (" (2 of 3 seeds, 1 failed)", 2)
     assert alone.members == [again]
-    assert [len(each.members) for each in group_runs(whole, together=False)] == [1, 1]
+    assert [len(each.members) for each in group_runs(whole, ACCURACY, together=False)] == [1, 1]
 
 
 def names(*specs: dict[str, Any]) -> list[str]:
     runs = [ComparedRun(str(place), "job", [], {"seed": 1, **spec}) for place, spec in enumerate(specs)]
-    return [group.name for group in group_runs(runs)]
+    return [group.name for group in group_runs(runs, ACCURACY)]
 
 
 def test_names_say_what_differs() -> None:
@@ -170,8 +171,8 @@ def test_sweeps_of_older_versions_have_labels_with_json() -> None:
         ComparedRun(label, f"mus: {label}, seed 1", [], {"seed": 1}, {"group": "mus", "algorithm": label})
         for label in labels
     ]
-    assert [group.name for group in group_runs(runs)] == ["fedprox mu=0.1", "fedavg"]
-    assert [group.name for group in group_runs(runs[:1])] == ["mus: fedprox mu=0.1, seed 1"]
+    assert [group.name for group in group_runs(runs, ACCURACY)] == ["fedprox mu=0.1", "fedavg"]
+    assert [group.name for group in group_runs(runs[:1], ACCURACY)] == ["mus: fedprox mu=0.1, seed 1"]
 
 
 def a_sweep(service: RunningService, name: str = "tiny") -> list[Job]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.store.records import Job
+from jobs.store.records import Job, replace_non_finite
 from jobs.store.states import JobState
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round
@@ -15,7 +15,8 @@ def regression(service: RunningService, name: str, errors: list[float], seed: in
     job = service.running(name=name, seed=seed, rounds=len(errors), algorithm=name.split()[0])
     for number, error in enumerate(errors, start=1):
         metrics = {"global_rmse": error, "global_mae": error / 2, "global_loss": error / 100}
-        service.store.add_round(job.id, a_round(number).model_copy(update={"metrics": metrics}))
+        record = a_round(number).model_copy(update={"metrics": replace_non_finite(metrics)})
+        service.store.add_round(job.id, record)
     service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
     return service.store.get(job.id)
 
@@ -51,3 +52,21 @@ def test_the_lower_error_is_the_best_of_a_comparison(browser: Browser, service: 
     until(lambda: browser.script(rows) == [["best", "baseline"], ["", "+10 [10, 10], p < 0.001"]])
     # The worst final value is the highest: all runs reach it.
     assert "rounds to 63" in browser.text("#compared thead")
+
+
+def test_a_diverged_seed_is_counted_and_named(browser: Browser, service: RunningService) -> None:
+    errors = {1: [70.0, 60.0], 2: [70.0, float("nan")], 3: [70.0, 62.0]}
+    jobs = [regression(service, "fedavg", each, seed) for seed, each in errors.items()]
+    jobs += [regression(service, "fedprox", [70.0, 64.0], seed) for seed in errors]
+    browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in jobs)}")
+    rows = """return [...document.querySelectorAll("#compared tbody tr")]
+        .map((row) => [row.cells[0].innerText.trim(), row.cells[1].textContent])"""
+    found = [["fedavg (2 of 3 seeds, 1 not finite)", "61 ± 1.414"], ["fedprox (3 seeds)", "64 ± 0"]]
+    until(lambda: browser.script(rows) == found)
+    note = (
+        "No finite final value of global_rmse, as after divergence, so these runs are left out of all means"
+    )
+    until(lambda: f"{note}: fedavg, seed 2." in browser.text("#compare-remarks"))
+    # The curve is that of the two others.
+    script = "return document.getElementById('compare-chart').data?.[0].y"
+    until(lambda: browser.script(script) == [70, 61])
