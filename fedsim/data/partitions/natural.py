@@ -44,10 +44,15 @@ def check_natural(counts: PartitionCounts, *, groups_per_client: int | None) -> 
     clients, each = counts.num_clients, groups_per_client or 1
     if clients * each > counts.groups:
         share = f" of {each} groups each" if each > 1 else ""
-        message = f"{clients} clients{share} need {clients * each} groups; the data set has {counts.groups}"
+        message = (
+            f"{clients} clients{share} need {clients * each} groups; the examples to divide have "
+            f"{counts.groups}"
+        )
         path, value = ("num_clients", clients) if groups_per_client is None else ("groups_per_client", each)
         most = counts.groups // each
         hint = f"have at most {most} client{'s' * (most > 1)}" if most else "lower it"
+        # Without merged tests, the number of owners of the whole data set would surprise here.
+        hint += "; owners whose rows are all test examples count only with data.tests: merged"
         raise make_spec_error(path, value, message, hint)
 
 

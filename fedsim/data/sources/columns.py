@@ -73,6 +73,20 @@ def simplify_column(column: Any) -> tuple[str, Any]:
     return str(kind), column
 
 
+def read_whole_numbers(column: Any) -> tuple[str, Any]:
+    """Convert a column of float64 to int64 if all its values are whole: pandas writes 1 beside a hole as 1.0.
+
+    Returns:
+        As `simplify_column`; a column with a fraction stays as it is.
+    """
+    arrow, compute = import_pyarrow(), import_pyarrow("pyarrow.compute")
+    nothing = arrow.scalar(None, column.type)
+    try:
+        return NUMBERS, compute.if_else(compute.is_nan(column), nothing, column).cast(arrow.int64())
+    except ValueError:  # Arrow's, of a fraction or an infinity
+        return FRACTIONS, column
+
+
 def make_features(
     file: Path, table: Any, names: Sequence[str], train: Indices, *, standardise: bool
 ) -> Features:

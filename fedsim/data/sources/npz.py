@@ -119,6 +119,9 @@ def _parts(
         replace(_examples(file, arrays, ending, mine, tokens, task), group_names=owners)
         for ending, mine in zip(endings, groups, strict=True)
     ]
+    if task == "auto" and all(_is_one_hot(part.y) for part in parts):
+        message = f"{file}: y{endings[0]} has exactly one 1 in every row: one-hot classes"
+        raise DataError(message, f"save class numbers: y{endings[0]}.argmax(1)")
     if len(parts) == 1:
         return cut_test_examples(parts[0], share)
     _check_alike(file, arrays, *parts)
@@ -159,7 +162,23 @@ def _labels(file: Path, name: str, y: Array, task: str) -> Array:
         return y.astype(np.float32)
     if y.size == len(y) and np.issubdtype(y.dtype, np.integer) and y.min(initial=0) >= 0:
         return y.ravel().astype(np.int64)
-    raise DataError(f"{file}: {name} ({y.dtype} of {y.shape}) holds neither class numbers nor zeros and ones")
+    message = f"{file}: {name} ({y.dtype} of {y.shape}) holds neither class numbers nor zeros and ones"
+    raise DataError(message, _suggest_labels(name, y))
+
+
+def _suggest_labels(name: str, y: Array) -> str:
+    if y.dtype.kind == "f" and not np.array_equal(y, np.floor(y)):
+        return "to predict numbers with a fraction, set task: regression"
+    if y.size != len(y):
+        return ""
+    return (
+        f"number them: names, {name} = np.unique({name}, return_inverse=True), and save the names as classes"
+    )
+
+
+def _is_one_hot(y: Array) -> bool:
+    """Whether several yes-or-no labels are the classes of one label each: they would train as independent."""
+    return y.ndim == 2 and len(y) > 0 and bool((y.sum(1) == 1).all())
 
 
 def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:

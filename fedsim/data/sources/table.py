@@ -18,6 +18,7 @@ from fedsim.data.sources.columns import (
     TEXTS,
     import_pyarrow,
     make_features,
+    read_whole_numbers,
     simplify_column,
 )
 from fedsim.data.sources.folders import cut_test_positions
@@ -54,6 +55,7 @@ def table(
         places: the data roots.
         path: the file, relative to a data root.
         target: column of the classes (texts, whole numbers, or true and false), or of numbers to predict.
+            With `task: classes` also 0.0 and 1.0, as pandas writes whole numbers beside a missing value.
         client: column of the natural clients, for the partition `natural`; null for none.
         features: columns of the inputs; by default all others, without the index of pandas.
         test: the file of the test examples; null to cut them off the training examples.
@@ -77,9 +79,11 @@ def table(
     _check_column(files[0], "target", target, tables[0].column_names)
     if client is not None:
         _check_column(files[0], "client", client, tables[0].column_names)
-    _check_target(files[0], tables[0], target, task)
     used = {"target": [target], "client": [client] if client else [], "features": names}
-    tables = [_take_columns(*each, used) for each in zip(files, tables, strict=True)]
+    whole = ("client", "target") if task == "classes" else ("client",)
+    tables = [_take_columns(*each, used, whole) for each in zip(files, tables, strict=True)]
+    for file, each in zip(files, tables, strict=True):
+        _check_target(file, each, target, task)
     _check_alike(files, tables)
     tables = [_treat_missing(*each, used, missing) for each in zip(files, tables, strict=True)]
     rows = _choose_rows([each.num_rows for each in tables], test_share)
@@ -137,11 +141,17 @@ def _check_target(file: Path, whole: Any, target: str, task: str) -> None:
     wrong = {"classes": (FRACTIONS,), "regression": (TEXTS, BOOLEANS), "auto": ()}[task]
     if kind in wrong:
         message = f"does not suit the target {target!r} of {file.name}, which holds {kind}"
-        raise make_spec_error("task", task, message, "use task: auto")
+        hint = "save the classes as whole numbers or texts; with task: auto the model predicts the number"
+        raise make_spec_error("task", task, message, hint if task == "classes" else "use task: auto")
 
 
-def _take_columns(file: Path, whole: Any, used: Mapping[str, Sequence[str]]) -> Any:
-    """The used columns in simple types; a column of another type raises an error."""
+def _take_columns(
+    file: Path, whole: Any, used: Mapping[str, Sequence[str]], whole_roles: Sequence[str]
+) -> Any:
+    """The used columns in simple types; a column of another type raises an error.
+
+    In `whole_roles`, numbers such as 1.0 are whole numbers.
+    """
     fine = {
         "target": (TEXTS, NUMBERS, FRACTIONS, BOOLEANS),
         "client": (TEXTS, NUMBERS),
@@ -157,12 +167,17 @@ def _take_columns(file: Path, whole: Any, used: Mapping[str, Sequence[str]]) -> 
                 kind, columns[name] = simplify_column(whole[name])
             except ValueError as error:  # Arrow's, such as a whole number of more than 63 bits
                 raise DataError(f"{file}: column {name!r} cannot be read ({error})") from error
+            if kind == FRACTIONS and role in whole_roles:
+                kind, columns[name] = read_whole_numbers(columns[name])
             if kind not in fine[role]:
                 raise _make_kind_error(file, role, name, kind)
     return import_pyarrow().table(columns)
 
 
 def _make_kind_error(file: Path, role: str, name: str, kind: str) -> SpecError:
+    if kind == "binary" and file.suffix.lower() == ".csv":  # Arrow's word for bytes that are no text
+        message = f"this column of {file.name} holds text that is not UTF-8"
+        return make_spec_error(role, name, message, "save the file as UTF-8")
     holds = "no values" if kind == "null" else kind
     hints = {
         "target": "a target holds classes (whole numbers, texts, true and false) or numbers to predict",

@@ -71,6 +71,21 @@ def test_natural_clients_of_both_parts_merged_are_one_person_each(tmp_path: Path
         assert np.unique(np.concatenate([held, tested])).tolist() == [user]
 
 
+def test_an_owner_of_test_rows_alone_is_a_client_only_with_merged_tests(tmp_path: Path):
+    train, test = np.array([5, 5, 7, 7]), np.array([7, 9])
+    parts = {"train": train, "test": test}
+    save(tmp_path, **{f"{name}_{part}": who % 2 for part, who in parts.items() for name in ("x", "y")})
+    arrays = dict(np.load(tmp_path / "mine.npz"))
+    save(tmp_path, **arrays, groups_train=train, groups_test=test)
+    data = npz(tmp_path)
+    assert make_federation(data, "natural", num_clients=2, seed=0).train.names == ("5", "7")
+    merged = make_federation(data, "natural", num_clients=3, seed=0, tests="merged", test_share=0.5)
+    assert merged.train.names == ("5", "7", "9")
+    with pytest.raises(SpecError, match="the examples to divide have 2") as caught:
+        make_federation(data, "natural", num_clients=3, seed=0)
+    assert "count only with data.tests: merged" in caught.value.errors[0].hint
+
+
 def test_several_labels_and_tokens(tmp_path: Path):
     x, y = np.array([[5, 0], [9, 2]] * 5), np.array([[0, 1, 1], [1, 0, 0]] * 5)
     save(tmp_path, x=x, y=y)
@@ -80,6 +95,36 @@ def test_several_labels_and_tokens(tmp_path: Path):
     assert data.train.y.dtype == np.float32
     assert data.train.x.dtype == np.int32
     assert data.vocabulary == 10
+
+
+@pytest.mark.parametrize("parts", [("",), ("_train", "_test")])
+def test_one_hot_classes_are_no_labels(tmp_path: Path, parts: tuple[str, ...]):
+    """They would train as independent labels, of which a model that always says no has most right."""
+    one_hot = {name + part: np.eye(4)[[0, 1, 2, 3, 2]] for part in parts for name in ("x", "y")}
+    save(tmp_path, **one_hot)
+    with pytest.raises(DataError, match=rf"y{parts[0]} has exactly one 1 in every row") as caught:
+        npz(tmp_path)
+    assert caught.value.hint == f"save class numbers: y{parts[0]}.argmax(1)"
+    assert npz(tmp_path, task="regression").task == "regression"
+    several = {name: values.copy() for name, values in one_hot.items()}
+    several[f"y{parts[0]}"][1] = 1
+    save(tmp_path, **several)
+    assert npz(tmp_path).task == "labels"
+
+
+@pytest.mark.parametrize(
+    ("y", "hint"),
+    [
+        (np.array(["cat", "dog", "cat"]), "number them: names, y = np.unique(y, return_inverse=True)"),
+        (np.array([0.0, 1.0, 1.0]), "number them: names, y = np.unique(y, return_inverse=True)"),
+        (np.array([0.5, 1.0, 2.0]), "set task: regression"),
+    ],
+)
+def test_labels_that_are_no_class_numbers_get_a_way_out(tmp_path: Path, y: np.ndarray, hint: str):
+    save(tmp_path, x=np.zeros((3, 1)), y=y)
+    with pytest.raises(DataError, match="neither class numbers") as caught:
+        npz(tmp_path)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

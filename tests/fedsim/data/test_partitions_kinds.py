@@ -147,7 +147,7 @@ def test_natural_clients_of_ten_celebrities_leave_the_others_out():
         ("pathological", {"classes": 3}, "classes", "only 2 classes"),
         ("shards", {"shards_per_client": 3}, "shards_per_client", "15 shards are more than the 10 examples"),
         ("natural", {}, "kind", "no natural clients"),
-        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5 groups; the data set has 4"),
+        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "5 groups; the examples to divide have 4"),
         ("dirichlet", {"share": 0.2}, "share", "leaves 2 examples for 5 clients"),
         ("difficulty", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
         ("parts", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
@@ -227,7 +227,8 @@ def test_counts_that_are_bounds_refuse_only_what_is_certain():
     assert not find_faults_by_counts("label_skew", {"share": 0.2}, known._replace(classes=(2, 8)))
     assert not find_faults_by_counts("natural", {"groups_per_client": 3}, known)
     (fault,) = find_faults_by_counts("natural", {"groups_per_client": 4}, known)
-    assert (fault.path, fault.hint) == ("groups_per_client", "have at most 1 client")
+    merged = "owners whose rows are all test examples count only with data.tests: merged"
+    assert (fault.path, fault.hint) == ("groups_per_client", f"have at most 1 client; {merged}")
     (fault,) = find_faults_by_counts(
         "difficulty", {"base": {"kind": "natural"}}, known._replace(num_clients=7)
     )

@@ -180,6 +180,38 @@ def test_a_target_of_numbers_is_a_regression(
     assert data.targets.std[0] == pytest.approx(wanted[train].std())
 
 
+@pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])
+def test_classes_and_clients_of_whole_numbers_that_pandas_wrote_as_fractions(
+    tmp_path: Path, name: str
+) -> None:
+    """One missing value makes 0 and 1 of pandas 0.0 and 1.0."""
+    y, who = [0.0, 1.0, None, 1.0, 2.0], [7.0, 7.0, 7.0, 8.0, float("nan")]
+    write(tmp_path / name, {"a": [1, 2, 3, 4, 5], "y": y, "who": who})
+    given: dict[str, Any] = {"target": "y", "missing": "drop", "test_share": 0.0, "features": ["a"]}
+    data = load(tmp_path, name, task="classes", client="who", **given)
+    assert (data.task, data.classes, data.train.y.tolist()) == ("classes", ("0", "1"), [0, 1, 1])
+    assert data.train.group_names == ("7", "8")
+    with pytest.raises(DataError, match=r"column 'y' has no value in 1 of 5 rows"):
+        load(tmp_path, name, task="classes", **{**given, "missing": "refuse"})
+    assert load(tmp_path, name, **given).task == "regression"
+
+
+def test_classes_with_a_fraction_get_a_way_out(tmp_path: Path) -> None:
+    write(tmp_path / "mine.parquet", {"a": TEN, "y": [float(n) for n in TEN]})
+    write(tmp_path / "test.parquet", {"a": TEN, "y": [n / 2 for n in TEN]})
+    with pytest.raises(SpecError, match=r"task: does not suit .* of test\.parquet.*save the classes"):
+        load(tmp_path, target="y", task="classes", test="test.parquet")
+
+
+def test_a_csv_in_another_encoding_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes("city,y\nKöln,1\nBonn,0\n".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"mine\.csv holds text that is not UTF-8.*save the file as UTF-8"):
+        load(tmp_path, "mine.csv", "y")
+    write(tmp_path / "mine.parquet", {"a": [b"\xff", b"b"], "y": [0, 1]})
+    with pytest.raises(SpecError, match=r"features: .* holds binary"):
+        load(tmp_path, target="y")
+
+
 @pytest.mark.parametrize(
     ("columns", "given", "words"),
     [
