@@ -9,6 +9,16 @@ const SHORT = { "data.tests": "kind", devices: "fleet" }; // a section that may 
 export class Draft {
   constructor(data = { algorithm: "fedavg" }, seeds = null) {
     Object.assign(this, { data: structuredClone(data), seeds, purpose: "", orders: new Map() });
+    this.expandTests();
+  }
+
+  // A list such as [matched, global] becomes {kind: matched, also: [global]}, as in the service: a list has no field to edit.
+  expandTests() {
+    const { data } = this.data;
+    if (!Array.isArray(data?.tests)) return;
+    const [first, ...also] = data.tests;
+    const main = typeof first === "string" ? { kind: first } : first;
+    if (main?.constructor === Object) data.tests = { ...main, also }; // the service refuses other lists
   }
 
   get(path) {

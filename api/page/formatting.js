@@ -44,6 +44,14 @@ export function span(seconds) {
 export const seconds = (from, to) => (new Date(to) - new Date(from)) / 1000;
 export const since = (moment) => span(Math.max(1, Math.floor(seconds(moment, Date.now())))).replace(/ \d+ (s|min|h)$/, "");
 export const formatTime = (moment) => new Date(moment).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+
+// Rounds like Python: a half to the even number. Math.round takes the larger one.
+export function roundHalfEven(value) {
+  const below = Math.floor(value);
+  if (value - below === 0.5) return below % 2 === 0 ? below : below + 1;
+  return Math.round(value);
+}
+
 export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
 
 export function number(value) {
@@ -95,4 +103,4 @@ export const modelOf = (spec) => several(spec.model).map((each) => each.name).jo
 export const dataOf = (spec) => `${spec.data.dataset.name}, ${choice(spec.data.partition, "kind")}`;
 export const curriculumOf = (spec) => (Object.values(spec.curriculum ?? {}).some(Boolean) ? " + curriculum" : "");
 export const algorithmOf = (spec) => spec.algorithm.name + curriculumOf(spec);
-export const cohortOf = ({ clients }) => Math.max(1, Math.round(clients.total * clients.fraction));
+export const cohortOf = ({ clients }) => Math.max(1, roundHalfEven(clients.total * clients.fraction));

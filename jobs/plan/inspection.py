@@ -20,11 +20,13 @@ from fedsim.clients.population import Population, TaskLoader
 from fedsim.core import Algorithm, Batch, Context
 from fedsim.core.capabilities import select_cohort
 from fedsim.core.error_attribution import attribute_server_errors
+from fedsim.data.dataset import Dataset
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.server_messages import count_bytes_down, make_broadcasts, make_instructions
 from fedsim.engine.worker import one_thread
 from fedsim.errors import DataError
+from fedsim.learning_tasks.tasks import CLASS_TASKS
 from fedsim.models.net import Net
 from fedsim.models.probe import skip_breakpoints
 from fedsim.models.state import list_constants
@@ -81,7 +83,8 @@ class InspectedClient:
         client: its number.
         examples, steps: its training examples, and its local steps in a round.
         x, y: inputs and labels of the batch.
-        labels: {class name: its examples in the batch}; with several labels, the yes-labels of each.
+        labels: {class name: its examples in the batch}; with several labels, the yes-labels of each. Empty
+            for a task without classes of whole examples.
     """
 
     client: int
@@ -243,17 +246,22 @@ def _inspect_client(
     loader, broadcast = TaskLoader(population, torch.device("cpu")), broadcasts[str(ctx.architecture)]
     task = loader.make_task(algorithm, ctx, client, broadcast, instructions.get(client, {}), None)
     batch: Batch = task.batches[0]
-    labels = batch.y.numpy()
-    counts = (labels > 0.5).sum(0) if labels.ndim > 1 else np.bincount(labels, minlength=ctx.num_classes)
-    named = zip(population.dataset.classes, counts.tolist(), strict=True)
     return InspectedClient(
         client=client,
         examples=task.num_examples,
         steps=len(task.batches),
         x=_inspect_array(batch.x),
         y=_inspect_array(batch.y),
-        labels={label: count for label, count in named if count},
+        labels=_count_labels(population.dataset, batch.y),
     )
+
+
+def _count_labels(dataset: Dataset, y: Tensor) -> dict[str, int]:
+    if dataset.task not in CLASS_TASKS:
+        return {}
+    labels = y.numpy()
+    counts = (labels > 0.5).sum(0) if labels.ndim > 1 else np.bincount(labels, minlength=dataset.num_classes)
+    return {label: count for label, count in zip(dataset.classes, counts.tolist(), strict=True) if count}
 
 
 def _inspect_array(values: Tensor) -> InspectedArray:

@@ -75,8 +75,9 @@ def describe_model(model: InspectedModel) -> Iterator[Any]:
     work = f"{client.examples:,} examples, {client.steps:,} local steps in round 1"
     yield make_plain_text(f"client {client.client}: {work}; its first batch")
     yield make_table(("", "shape", "type", "min", "max"), _list_arrays(client), numbers=("min", "max"))
-    labels = ", ".join(f"{count} of class {label}" for label, count in client.labels.items())
-    yield make_plain_text(f"labels of the batch: {labels}")
+    if client.labels:
+        labels = ", ".join(f"{count} of class {label}" for label, count in client.labels.items())
+        yield make_plain_text(f"labels of the batch: {labels}")
     yield make_plain_text("")
     yield make_plain_text(f"what travels in round 1 between the server and client {client.client}")
     payloads = [(each.name, _format_size(each.down), _format_size(each.up)) for each in model.payloads]

@@ -5,7 +5,7 @@ import { colour, curveColour } from "../colours.js";
 import { element, setText, show } from "../element.js";
 import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
-import { count, measure } from "../formatting.js";
+import { count, measure, roundHalfEven } from "../formatting.js";
 import { plainText } from "./method_changes.js";
 import { describeAxis, isLowerBetter, isShare, METRICS } from "../metrics.js";
 
@@ -163,7 +163,7 @@ function parse(text) {
 }
 
 function drawScores(rows, names) {
-  const worst = Math.max(1, Math.round(TENTH * rows.length));
+  const worst = Math.max(1, roundHalfEven(TENTH * rows.length));
   const kind = rows[0]?.kind ?? "accuracy";
   const write = (value) => measure(kind, value);
   const trace = {

@@ -128,7 +128,7 @@ function severalFields({ draft, changed }, path, several) {
     draft.set(path, parseInput(control.value, "mixed"));
     changed(false);
   } } });
-  return makeLabelledField(path, `${path}: several models, one per client in turn`, control, 'a JSON list of model names or of objects with parameters, e.g. ["mlp", {"name": "cnn"}]');
+  return makeLabelledField(path, `${path}: several models, one per client in turn`, control, 'a JSON list of model names or of objects with parameters, e.g. ["mlp", {"name": "logistic"}]');
 }
 
 function field({ changed }, path, read, value, write) {

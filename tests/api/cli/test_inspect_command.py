@@ -16,6 +16,16 @@ def test_the_tables_show_blocks_batch_and_payloads(fedsim: Fedsim) -> None:
     assert any(row[:2] == ["inputs", "10"] for row in rows)
 
 
+def test_a_regression_has_no_classes_to_count(fedsim: Fedsim) -> None:
+    shown = fedsim("inspect", "demo")
+    assert "labels of the batch: " in shown.out
+    settings = ("data.dataset=diabetes", "data.partition=iid", "model=mlp")
+    shown = fedsim("inspect", "demo", *(word for each in settings for word in ("--set", each)))
+    assert shown.code == 0, shown.err
+    assert "its first batch" in shown.out
+    assert "labels of the batch" not in shown.out
+
+
 def test_json_has_the_same(fedsim: Fedsim) -> None:
     done = fedsim("inspect", "demo", "--format", "json")
     (model,) = done.data["models"]

@@ -216,8 +216,8 @@ def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningSe
 
 
 def test_the_clients_and_what_they_hold(browser: Browser, service: RunningService) -> None:
-    job = service.ended(clients={"total": 12, "fraction": 0.5}, data={"dataset": "digits"})
-    rows = [f"{client},10,{client % 10},0.5" for client in range(12)]
+    job = service.ended(clients={"total": 25, "fraction": 0.5}, data={"dataset": "digits"})
+    rows = [f"{client},25,{client},0.5" for client in range(25)]
     save_personal_scores(service.settings, job.id, "\n".join(["client,tests,correct,loss", *rows]))
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible('[data-file="personal.csv"]'))
@@ -227,10 +227,10 @@ def test_the_clients_and_what_they_hold(browser: Browser, service: RunningServic
     # The colours have a legend, with the most examples that a client has of a class.
     largest = "return Math.max(...document.getElementById('class-map').data[0].z.flat())"
     assert browser.text(".scale").split() == ["0", str(browser.script(largest)), "examples"]
-    # Clients 0 to 9 have 0.0 to 0.9, clients 10 and 11 0.0 and 0.1 again; a tenth of twelve is one.
+    # The clients have 0.00, 0.04, ... 0.96; a tenth of 25 clients is 2.5, which Python rounds to 2.
     words = (
-        "Mean over all clients 0.3833; mean over the worst 10 % of clients (red bars) 0.0000; "
-        "worst client 0.0000, best client 0.9000."
+        "Mean over all clients 0.4800; mean over the worst 10 % of clients (red bars) 0.0200; "
+        "worst client 0.0000, best client 0.9600."
     )
     until(lambda: browser.text("#client-scores-words") == words)
     assert violations(browser) == []

@@ -15,6 +15,7 @@ from fedsim.learning_tasks.metrics import (
     is_lower_better,
     main_metric_names,
 )
+from jobs.spec.fields import Clients
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.real_runs import SPECS, RealJob, real_job
@@ -93,6 +94,17 @@ def test_the_page_and_the_reports_have_the_same_metrics(page: Browser) -> None:
         for name in names
     ]
     assert page.driver.execute_async_script(script, names) == [table, list(main_metric_names()), found]
+
+
+def test_the_page_rounds_like_python(page: Browser) -> None:
+    script = """const [values, sizes, done] = arguments;
+        import("/static/formatting.js").then(({ roundHalfEven, cohortOf }) => done([values.map(roundHalfEven),
+            sizes.map(([total, fraction]) => cohortOf({ clients: { total, fraction } }))]));"""
+    values = [0.0, 0.4, 0.5, 0.6, 1.5, 2.5, 3.5, 0.1 * 25, 1e6 + 0.5]
+    sizes = [(5, 0.1), (50, 0.05), (10, 0.25), (10, 0.35), (30, 0.1)]
+    cohorts = [Clients(total=total, fraction=fraction).cohort_size for total, fraction in sizes]
+    found = page.driver.execute_async_script(script, values, sizes)
+    assert found == [[round(value) for value in values], cohorts]
 
 
 def test_words_at_marks_stand_beside_one_another(page: Browser) -> None:

@@ -208,6 +208,11 @@ def test_what_is_written_short_fills_its_fields_and_loses_nothing(
     form.write(field("data.tests.share"), "0.4")
     until(lambda: "tests: {kind: merged, share: 0.4}" in form.value("#yaml"))
     until(lambda: form.text("#verdict") == TAKEN)
+    form.script(FILL, "algorithm: fedavg\ndata: {dataset: digits, tests: [matched, global]}\n")
+    until(lambda: form.value(field("data.tests.kind")) == "matched")
+    form.choose(field("data.tests.kind"), "labels")
+    until(lambda: "kind: labels\n    also: [global]\n" in form.value("#yaml"))
+    until(lambda: form.text("#verdict") == TAKEN)
 
 
 @NEEDS_CHROMIUM

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,6 +98,39 @@ def test_a_batch_shows_its_form_its_range_and_its_labels(tmp_path: Path) -> None
     document = model.document()
     assert document["client"]["labels"] == client.labels
     assert document["blocks"][-1]["name"] == "head"
+
+
+def save_arrays(home: Path) -> None:
+    """Write data sets of tasks for which no generated set exists."""
+    draw = np.random.default_rng(0)
+    (home / "data").mkdir()
+    tokens = draw.integers(0, 20, (60, 9))
+    np.savez(home / "data" / "tokens.npz", x=tokens[:, :-1], y=tokens[:, 1:])
+    np.savez(home / "data" / "labels.npz", x=draw.random((60, 5)), y=draw.integers(0, 2, (60, 3)))
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "model"),
+    [
+        ("classes", {"name": "synthetic", "examples": 60, "test_examples": 20}, "mlp"),
+        ("labels", {"name": "npz", "path": "labels.npz"}, "mlp"),
+        ("regression", "diabetes", "mlp"),
+        (
+            "next_token",
+            {"name": "npz", "path": "tokens.npz", "tokens": True, "task": "next_token"},
+            "causal_transformer",
+        ),
+        ("segmentation", {"name": "shapes", "examples": 40, "test_examples": 10}, "small_unet"),
+    ],
+)
+def test_each_task_is_shown_and_only_classes_of_examples_are_counted(
+    task: str, dataset: Any, model: str, tmp_path: Path
+) -> None:
+    save_arrays(tmp_path)
+    data = {"dataset": dataset, "partition": "iid"}
+    clients = {"total": 2, "fraction": 1.0}
+    (found,) = inspected(tmp_path, algorithm="fedavg", data=data, model=model, clients=clients)
+    assert bool(found.client.labels) == (task in ("classes", "labels"))
 
 
 def test_a_model_that_no_client_has_is_named(tmp_path: Path) -> None:
