@@ -29,7 +29,8 @@ def stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
         seed: the experiment's seed, >= 0.
         purpose: the use of the random numbers ("cohort", "shuffle", "partition", ...). Streams of different
             purposes are independent.
-        numbers: the place in the run, such as (round, client); each >= 0.
+        numbers: the place in the run, such as (round, client); each >= 0. One purpose has the same count of
+            numbers everywhere: NumPy reads (3,) and (3, 0) as one address.
 
     Returns:
         A NumPy generator, independent of every stream with another address.

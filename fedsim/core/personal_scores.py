@@ -25,8 +25,8 @@ WORST = 0.1
 States = tuple[Mapping[str, State] | None, ...]
 """The states of metrics, by client; see `Score.states`."""
 
-MAY_BE_UNDEFINED = ("auroc", "r2")
-"""Metrics without a value for some clients: of a single class, or with a single example."""
+MAY_BE_UNDEFINED = ("auroc", "f1", "r2")
+"""Metrics without a value for some clients: of a single class, with a single example, or without a label."""
 
 ACCURACY_ALONE = Scorer(Classification(0), ("accuracy",))
 
@@ -141,7 +141,8 @@ def summarise_scores(
     """Summarise the scores of all clients; {} if no client has test examples.
 
     Args:
-        tests: int64 `[n]`, each client's number of test examples, at least 1.
+        tests: int64 `[n]`, each client's number of test examples. A client with 0, whose labels are all
+            unknown, does not count.
         correct: int64 `[n]`, each client's number of correct predictions.
         loss: float64 `[n]`, the sum of each client's losses.
         states: each client's states of the metrics that these sums do not give, `[n]`; () without them.
@@ -159,7 +160,7 @@ def summarise_scores(
     pooled = Score(int(correct.sum()), float(loss.sum()), int(tests.sum()), _pool(states))
     each, found = measure_clients(tests, correct, loss, states, scorer), dict[str, float]()
     for name, total in scorer.values(pooled).items():
-        found |= {f"personal_{name}": total, **_summarise_clients(name, each[name])}
+        found |= {f"personal_{name}": total, **_summarise_clients(name, each[name][tests > 0])}
     return found | {"personal_loss": float(loss.sum() / tests.sum())}
 
 

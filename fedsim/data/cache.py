@@ -49,8 +49,13 @@ def load_or_make(
         The arrays by name; from the cache they are read-only and mapped from disk.
     """
     folders = [source.parent / _FOLDER, *(root.expanduser() / _FOLDER for root in places.roots)]
+    # With the folder and ctime: two sets, unpacked or edited, may have the same names, sizes and mtimes.
     glance = _hash_lines(
-        recipe, (f"{_relative_name(f, source)} {s.st_size} {s.st_mtime_ns}" for f, s in _stat_files(files))
+        f"{recipe} {source.resolve()}",
+        (
+            f"{_relative_name(f, source)} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
+            for f, s in _stat_files(files)
+        ),
     )
     for folder in folders:
         if (known := _load_pointed_entry(folder, glance)) is not None:

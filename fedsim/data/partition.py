@@ -88,8 +88,8 @@ class Partition:
 class SampledPartition(Partition):
     """Clients that draw their examples from the whole training set on demand, each with its own seed.
 
-    It needs no memory per client: a federation can have a million clients. Clients may share examples; one
-    client has an example at most once per draw of its class.
+    It needs no memory per client: a federation can have a million clients. Clients may share examples. With
+    a preference for classes, a client may also draw one example several times.
 
     Attributes:
         clients: N.

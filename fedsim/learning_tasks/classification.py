@@ -141,6 +141,15 @@ class SeveralLabels(_ClassLabels):
         metric: torchmetrics.Metric = kind(self.num_outputs, ignore_index=UNKNOWN, validate_args=False)
         return metric
 
+    def compute_metric(self, name: str, metric: Any) -> float:
+        """Return the value of a metric: macro F1 over the labels that occur, NaN if none does."""
+        if name != "f1":
+            return super().compute_metric(name, metric)
+        double_hits, faults = 2 * metric.tp.double(), metric.fp + metric.fn
+        occurs = double_hits + faults > 0
+        # The mean of no label is NaN.
+        return float((double_hits / (double_hits + faults))[occurs].mean())
+
     def prepare(self, outputs: Tensor, y: Tensor, metric: str) -> tuple[Tensor, Tensor]:
         """Return yes-or-no answers for F1 (a NaN prediction is wrong), probabilities for AUROC."""
         target = torch.where(y.isnan(), UNKNOWN, (y > 0.5).long())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class Metric(NamedTuple):
@@ -36,8 +36,6 @@ METRICS: Mapping[str, Metric] = {
 """In order: the first of these that a record has represents the run (`find_main_metric`)."""
 
 LOSS = Metric("loss", "nats", False)
-
-METRIC_NAMES = get_args(MetricName)
 
 _KIND = re.compile(rf"(?:^|_)({'|'.join([*METRICS, 'loss'])})(?=_|$)")
 _SPREAD = re.compile(r"_std(_|$)")

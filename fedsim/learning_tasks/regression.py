@@ -91,12 +91,17 @@ class Regression(LearningTask):
         return metric
 
     def prepare(self, outputs: Tensor, y: Tensor, metric: str) -> tuple[Tensor, Tensor]:
-        """Return predictions and targets in the unit of the targets, in float64."""
-        said, target = outputs.double(), y.double().reshape(outputs.shape)
+        """Return predictions and targets in float64, in the unit of the targets; for R2 as they are learnt.
+
+        R2 has no unit, and torchmetrics takes the sums of squares of small targets for 0.
+        """
+        said = outputs.double()
+        if metric == "r2":
+            return said.squeeze(-1), self._scaled(y.double(), outputs).squeeze(-1)
         if self.scale.std:
             columns = zip(said.unbind(-1), self.scale.mean, self.scale.std, strict=True)
             said = torch.stack([column * std + mean for column, mean, std in columns], -1)
-        return (said.squeeze(-1), target.squeeze(-1)) if metric == "r2" else (said, target)
+        return said, y.double().reshape(outputs.shape)
 
     def _scaled(self, y: Tensor, outputs: Tensor) -> Tensor:
         targets = y.reshape(outputs.shape)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedsim.base.memory_usage import require_memory
-from fedsim.base.parameters import Share
+from fedsim.base.parameters import Share, make_spec_error
 from fedsim.data.augment import Steps
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
@@ -47,10 +47,11 @@ def npz(
         places: the data roots.
         path: the file, relative to a data root.
         test_share: share cut off as the test set if the file has none, always the same examples.
-        tokens: whether x holds token numbers [n, L].
+        tokens: whether x holds token numbers [n, L]; always so with `task: next_token`.
         task: the learning task, if the labels are not classes of whole examples (`auto`).
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; for images.
-        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip`, `rotate` and `color`; with `task:
+            segmentation` only `color`.
 
     Raises:
         SpecError: if `normalise` or `augment` is given, and x does not hold images of uint8.
@@ -58,7 +59,7 @@ def npz(
         DataError: if the file is damaged or its arrays do not belong together; the message names the array.
     """
     file = places.resolve_path("npz", path, OWN_FILE_HINT)
-    arrays = _read(file)
+    arrays, tokens = _read(file), tokens or task == "next_token"
     train, test = _parts(file, arrays, test_share, tokens, task)
     several = train.y.dtype == np.float32
     highest = int(max(train.y.max(initial=0), test.y.max(initial=0)))
@@ -66,6 +67,12 @@ def npz(
     vocabulary = int(max(train.x.max(initial=0), test.x.max(initial=0))) + 1 if tokens else 0
     number = max(number, vocabulary) if task == "next_token" else number
     classes = tuple(map(str, arrays.get("classes", np.arange(number)).tolist()))
+    if task == "segmentation" and set(augment) - {"color"}:
+        message, hint = (
+            "moves the pixels of an image, and not those of its mask",
+            "use color, or leave it out",
+        )
+        raise make_spec_error("augment", augment, message, hint)
     normalised, augmented = choose_preparation(train.x, normalise, augment)
     return Dataset(
         name="npz",
@@ -186,6 +193,8 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
         raise DataError(f"{file}: {name} is of {x.dtype}, expected numbers")
     if tokens:
         return _tokens(file, name, x)
+    if x.ndim == 1:
+        x = x[:, None]  # one number for each example
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         return to_float32(f"{file}: {name}", x)
     if x.ndim == 3:

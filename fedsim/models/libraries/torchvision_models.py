@@ -15,6 +15,9 @@ from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound
 from fedsim.models.libraries.hugging_face import NO_DATA_ROOTS
 
+OWN_TRANSFORM = ("googlenet", "inception_v3")
+"""Models whose published weights expect inputs that the model itself transforms (`transform_input`)."""
+
 
 def torchvision(
     input_shape: tuple[int, ...],
@@ -51,15 +54,21 @@ def torchvision(
         )
     chosen = None if weights is None else _find_weights(models.get_model_weights(arch), arch, weights)
     outputs = num_classes if chosen is None else len(chosen.meta["categories"])
+    has_auxiliary_heads = "aux_logits" in params or chosen is None
+    if chosen is not None and arch in OWN_TRANSFORM:
+        params = {"transform_input": True, "init_weights": False, **params}
     try:
-        module: nn.Module = models.get_model(arch, weights=None, num_classes=outputs, **params)
+        module: Any = models.get_model(arch, weights=None, num_classes=outputs, **params)
     except (TypeError, ValueError, AssertionError, ArithmeticError, LookupError, AttributeError) as error:
         raise ValueError(f"torchvision's {arch} does not take these parameters: {error}") from None
     if chosen is not None:
         if torch.get_default_device().type != "meta":
             module.load_state_dict(_load_weights(chosen, places))
+        if arch == "googlenet" and not has_auxiliary_heads:  # torchvision leaves them out too
+            module.aux_logits, module.aux1, module.aux2 = False, None, None
         _replace_last_layer(module, outputs, num_classes)
-    return module
+    made: nn.Module = module
+    return made
 
 
 def _find_weights(kinds: Any, arch: str, name: str) -> Any:

@@ -23,6 +23,8 @@ from fedsim.engine.faults import Faults
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import ClientFailed
+from fedsim.learning_tasks.learning_task import Scorer
+from fedsim.learning_tasks.tasks import NextToken
 from fedsim.models.net import Params
 from fedsim.training.local_loop import run_sgd
 from fedsim.training.losses import cross_entropy
@@ -184,6 +186,13 @@ def test_the_figures() -> None:
     assert found["personal_accuracy_std"] == pytest.approx(np.std(correct / tests))
     assert found["personal_loss"] == pytest.approx(100 / 220)
     assert summarise_scores(np.array([], np.int64), np.array([], np.int64), np.array([])) == {}
+
+
+def test_a_client_whose_labels_are_all_unknown_does_not_count_in_means() -> None:
+    scorer = Scorer(NextToken(4), ("accuracy", "perplexity"))
+    found = summarise_scores(np.array([10, 0]), np.array([5, 0]), np.array([10.0, 0.0]), (), scorer)
+    assert (found["personal_accuracy_mean"], found["personal_accuracy_worst10"]) == (0.5, 0.5)
+    assert found["personal_perplexity_mean"] == pytest.approx(np.e)
 
 
 def test_tables_curves_and_portions() -> None:

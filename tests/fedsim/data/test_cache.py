@@ -61,6 +61,17 @@ def test_a_copy_of_the_folder_beside_its_cache_is_found(source: Path):
     assert load(source.parent.with_name("elsewhere") / "set") == ([1, 2, 3], 0)
 
 
+def test_another_folder_with_the_same_names_sizes_and_times_is_other_content(source: Path):
+    other = source.with_name("other")
+    other.mkdir()
+    for file in source.glob("*.bin"):
+        (other / file.name).write_bytes(b"y" * file.stat().st_size)
+        for each in (file, other / file.name):
+            os.utime(each, (1, 1))
+    assert load(source)[1] == 1
+    assert load(other)[1] == 1
+
+
 def test_a_renamed_file_is_other_content(source: Path):
     load(source)
     (source / "2.bin").rename(source / "7.bin")

@@ -155,6 +155,14 @@ def test_a_folder_that_save_to_disk_did_not_write_is_named(tmp_path: Path):
         hub(tmp_path)
 
 
+def test_texts_that_are_missing_are_counted(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"text": ["a b", None, "c"], "kind": [0, 1, 0]}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(DataError, match="no text in 1 examples, the first is number 1"):
+        hub(tmp_path, inputs="text", labels="kind")
+
+
 @pytest.mark.parametrize("labels", [[0.2, 1.7], [[0, 1], [1, 0]], [[0], [0, 1]], [0, None]])
 def test_hugging_face_labels_that_are_no_class_numbers_are_refused(tmp_path: Path, labels: list):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")

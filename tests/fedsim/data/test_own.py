@@ -33,6 +33,23 @@ def test_images_come_as_channels_first(tmp_path: Path, shape: tuple[int, ...]):
         assert np.array_equal(data.train.x[1, 2], x[1, :, :, 2])
 
 
+def test_masks_stay_under_their_images(tmp_path: Path):
+    x, y = np.zeros((8, 3, 6, 6), np.uint8), np.zeros((8, 6, 6), np.int64)
+    save(tmp_path, x=x, y=y)
+    with pytest.raises(SpecError, match="not those of its mask"):
+        npz(tmp_path, task="segmentation", augment=["color", "flip"])
+    assert npz(tmp_path, task="segmentation", augment=["color"]).augment is not None
+
+
+def test_inputs_of_next_tokens_are_tokens_and_one_number_is_one_feature(tmp_path: Path):
+    tokens = np.arange(40).reshape(10, 4) % 7
+    save(tmp_path, x=tokens, y=tokens)
+    assert (data := npz(tmp_path, task="next_token")).vocabulary == 7
+    assert data.train.x.dtype == np.int32
+    save(tmp_path, x=np.arange(10.0), y=np.arange(10) % 2)
+    assert npz(tmp_path).input_shape == (1,)
+
+
 def test_one_set_is_cut_and_groups_and_names_are_kept(tmp_path: Path):
     groups = np.array(["b", "a", "b", "c", "a"] * 4)
     save(

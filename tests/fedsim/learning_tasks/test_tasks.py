@@ -134,6 +134,22 @@ def test_metrics_of_a_regression_by_scikit_learn() -> None:
     assert found["r2"] == pytest.approx(sklearn_metrics.r2_score(y, said))
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-6])
+def test_r2_has_no_unit(unit: float) -> None:
+    outputs, y = outputs_and_labels(Regression(2, TargetScale((0.0, 0.0), (1.0, 1.0))))
+    scorer = Scorer(Regression(2, TargetScale((0.0, 0.0), (unit, unit))), ("r2",))
+    expected = sklearn_metrics.r2_score(y, outputs)
+    assert scorer.values(scorer.score(outputs, y * unit))["r2"] == pytest.approx(expected)
+
+
+def test_f1_leaves_out_labels_that_do_not_occur() -> None:
+    y = torch.tensor([[1.0, 0.0, 0.0, NAN], [0.0, 1.0, 0.0, NAN]])
+    scorer = Scorer(SeveralLabels(4), ("f1",))
+    assert scorer.values(scorer.score(torch.where(y == 1, 9.0, -9.0), y))["f1"] == 1.0
+    nothing = scorer.score(torch.full((2, 4), -9.0), torch.zeros(2, 4))
+    assert np.isnan(scorer.values(nothing)["f1"])
+
+
 def test_metrics_of_positions_by_scikit_learn() -> None:
     found, outputs, y = measure(NextToken(6))
     torch_outputs, torch_y = outputs_and_labels(NextToken(6), batch=40)

@@ -12,6 +12,7 @@ from fedsim.base.python_source import embed_sources, read_source
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.errors import DataNotFound, SpecError
 from fedsim.models import make_net
+from fedsim.models.libraries.torchvision_models import torchvision
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -134,6 +135,17 @@ def test_a_model_whose_constructor_reads_tensors_is_built() -> None:
 def test_wrong_names_of_torchvision_are_named(params: dict[str, Any], words: str) -> None:
     with pytest.raises((SpecError, ValueError), match=words):
         make_net("torchvision", input_shape=(3, 32, 32), num_classes=5, **params)
+
+
+def test_published_weights_of_googlenet_have_their_transform_and_no_auxiliary_heads() -> None:
+    given = {"input_shape": (3, 64, 64), "num_classes": 5, "arch": "googlenet"}
+    with torch.device("meta"):  # as a check builds it: the weights are not read
+        published = torchvision((3, 64, 64), 5, arch="googlenet", weights="DEFAULT")
+        kept = torchvision((3, 64, 64), 5, arch="googlenet", weights="DEFAULT", aux_logits=True)
+        plain = torchvision(**given, init_weights=False)
+    assert (published.transform_input, published.aux1) == (True, None)
+    assert kept.aux1 is not None
+    assert (plain.transform_input, plain.aux1 is not None) == (False, True)
 
 
 def test_published_weights_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,3 +178,13 @@ def test_the_parameters_of_data_and_models_keep_their_part(settings: Settings) -
     with pytest.raises(SpecError) as caught:
         experiment.load_population()
     assert [fault.path for fault in caught.value.errors] == ["dataset.augment"]
+
+
+def test_a_validation_set_has_an_example(settings: Settings) -> None:
+    spec = spec_of("iid")
+    few, some = (
+        spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"validation": share})})
+        for share in (0.01, 0.1)
+    )
+    assert [fault.path for fault in faults(few, settings)] == ["evaluation.validation"]
+    assert not faults(some, settings)

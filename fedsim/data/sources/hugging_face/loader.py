@@ -182,6 +182,13 @@ def _name_by_part(arrays: Iterable[Array]) -> dict[str, Array]:
 
 def _texts(places: DataRoots, texts: Sequence[Sequence[str]], how: _Reading) -> dict[str, Array]:
     """The parts as tokens; a tokenizer is never trained on the test set cut from a single part."""
+    for part, name in zip(texts, (how.train, how.test), strict=False):
+        missing = [number for number, text in enumerate(part) if text is None]
+        if missing:
+            where = f"{len(missing):,} examples, the first is number {missing[0]}"
+            raise DataError(
+                f"{how.inputs!r} of {name!r} has no text in {where}", "remove them, or write empty texts"
+            )
     rows = cut_test_positions(len(texts[0]), how.test_share) if len(texts) == 1 else None
     both = texts if rows is None else [[texts[0][row] for row in part] for part in rows]
     tokens = tokenise_texts(
