@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -36,10 +37,12 @@ from jobs.plan.checker import count_check_bytes, make_memory_error
 from jobs.plan.plan import Plan, PlannedClients, PlannedNode, advise_on_rounds, advise_on_workers
 from jobs.run.placement import choose_placement, count_useful_workers
 from jobs.run.ray_connection import connect_to_ray
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.checks.data_checks import use_spec_paths
 from jobs.spec.resolve import resolve_spec
+from jobs.spec.run_size import is_short
 from jobs.store.records import RoundRecord
 
 Listener = Callable[[str], None]
@@ -76,13 +79,49 @@ def plan(
             useful = count_useful_workers(experiment)
             workers = [placement.workers, min(useful, fit), useful]
             found = measure(experiment, placement, workers, seconds, started, on_status)
-        return complete_plan(draft, spec, nodes, found, load)
+        return add_note_on_short_run(
+            complete_plan(draft, spec, nodes, found, load), spec, settings, seconds / 4
+        )
     except NoCapacityNow as error:
         notes = [f"not measured: {error.message}; {error.hint}"]
         return draft.model_copy(update={"nodes": plan_nodes(nodes, spec), "notes": notes})
     except (DoesNotFit, OutOfMemory) as error:
         unfit = {"fits": False, "message": error.message, "hint": error.hint}
         return draft.model_copy(update={"nodes": plan_nodes(nodes, spec), **unfit})
+
+
+def add_note_on_short_run(found: Plan, spec: JobSpec, settings: Settings, seconds: float) -> Plan:
+    """Add to a plan that the run is short, and how long it takes: it trains without the workers of the plan.
+
+    Args:
+        found: the plan.
+        spec: of the run.
+        settings: a Ray address means that all runs train there.
+        seconds: for the measurement.
+    """
+    if settings.ray_address is not None or not is_short(spec, settings):
+        return found
+    taken = time_rounds(spec, settings, seconds)
+    note = f"this run is short: it trains in one process without Ray, in about {taken:.1f} s"
+    note += "; the other figures are of workers on Ray"
+    return found.model_copy(update={"faster": [], "notes": [note, *found.notes]})
+
+
+def time_rounds(spec: JobSpec, settings: Settings, seconds: float) -> float:
+    """Return the seconds of a run in one process, from as many of its rounds as fit in these seconds."""
+    experiment = resolve_spec(spec, settings, fetch=True)
+    began, first, last = perf_counter(), 0.0, 0.0
+    with closing(iter(InProcessAttempt(experiment, spec))) as steps:
+        for step in steps:
+            if not isinstance(step, RoundRecord):
+                continue
+            last = perf_counter() - began
+            first = first or last
+            if last > seconds and step.round < spec.rounds:
+                # Until the end of round 1 is also the set-up.
+                each = (last - first) / (step.round - 1) if step.round > 1 else first
+                return first + (spec.rounds - 1) * each
+    return last
 
 
 def describe_this_machine(settings: Settings) -> ClusterNode:

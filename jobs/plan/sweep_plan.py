@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
 
 from pydantic import Field
 
 from fedsim.errors import DoesNotFit
-from jobs.plan.planner import describe_this_machine, plan
-from jobs.run.without_ray.in_process_attempt import InProcessAttempt
+from jobs.plan.planner import describe_this_machine, plan, time_rounds
 from jobs.settings import Settings
-from jobs.spec import JobSpec
-from jobs.spec.resolve import resolve_spec
 from jobs.spec.run_size import is_short
 from jobs.spec.sweep import Sweep, members
-from jobs.store.records import FrozenRecord, RoundRecord
+from jobs.store.records import FrozenRecord
 
 RUNNER_SECONDS = 1.0
 """Seconds of a short job besides its rounds: the queue, the runner and its files. Measured with the demo."""
@@ -83,23 +78,6 @@ def plan_sweep(
         cells[member.run.cell] = cell
     total, at_once = pack_runs((cells[member.run.cell] for member in runs), cpus, gpus)
     return SweepPlan(runs=len(runs), seconds=total, at_once=at_once, cells=list(cells.values()))
-
-
-def time_rounds(spec: JobSpec, settings: Settings, seconds: float) -> float:
-    """Return the seconds of a run in one process, from as many of its rounds as fit in these seconds."""
-    experiment = resolve_spec(spec, settings, fetch=True)
-    began, first, last = time.perf_counter(), 0.0, 0.0
-    with closing(iter(InProcessAttempt(experiment, spec))) as steps:
-        for step in steps:
-            if not isinstance(step, RoundRecord):
-                continue
-            last = time.perf_counter() - began
-            first = first or last
-            if last > seconds and step.round < spec.rounds:
-                # Until the end of round 1 is also the set-up.
-                each = (last - first) / (step.round - 1) if step.round > 1 else first
-                return first + (spec.rounds - 1) * each
-    return last
 
 
 def pack_runs(runs: Iterable[PlannedCell], cpus: float, gpus: float) -> tuple[float, int]:

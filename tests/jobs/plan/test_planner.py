@@ -14,9 +14,10 @@ import pytest
 from fedsim.errors import DataError, OutOfMemory
 from jobs.plan import planner
 from jobs.plan.plan import Plan
-from jobs.plan.planner import plan
+from jobs.plan.planner import add_note_on_short_run, draft_plan, plan
 from jobs.run.execute import execute
 from jobs.settings import Settings
+from jobs.spec.resolve import resolve_spec
 from tests.jobs.stored import spec
 
 
@@ -51,6 +52,17 @@ def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> 
     assert found.bytes.total.down == sum(record.bytes.down for record in records)
     assert found.bytes.total.up == sum(record.bytes.up for record in records)
     assert Plan.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_plan_of_a_short_run_says_that_it_needs_no_ray(settings: Settings) -> None:
+    small = spec(rounds=3)
+    drafted = draft_plan(small, resolve_spec(small, settings)).model_copy(update={"faster": ["more workers"]})
+    noted = add_note_on_short_run(drafted, small, settings, 1.0)
+    assert noted.faster == []
+    assert "one process without Ray" in noted.notes[0]
+    assert add_note_on_short_run(drafted, small, replace(settings, ray_address="auto"), 1.0) == drafted
+    large = spec(rounds=3, resources__workers=2)
+    assert add_note_on_short_run(drafted, large, settings, 1.0) == drafted
 
 
 @pytest.mark.slow
