@@ -44,12 +44,15 @@ class ReducedUpdates:
             A MEAN or OVERALL_MEAN whose weights sum to 0 is {}.
         clients: the clients that finished, in cohort order.
         weights, num_examples: of these clients, in the same order.
-        metrics: means over the cohort.
+        metrics: the mean of each metric over the clients that report it, weighted by their examples; NaN if
+            they hold none.
         traffic: bytes down and up.
         engine: how the pool ran the round.
         failed: the clients whose updates were left out, in cohort order.
+        left_out: how many more clients the server asked: their devices were late, vanished, or not needed.
         memory_digest: of all client states; None unless the algorithm is stateful.
         client_bytes: bytes down to and up from each of `clients`, in the same order.
+        metric_examples: {metric: examples of the clients that report it}.
     """
 
     payloads: Mapping[str, Any]
@@ -60,8 +63,10 @@ class ReducedUpdates:
     traffic: Traffic
     engine: Mapping[str, Any] = field(default_factory=dict)
     failed: tuple[int, ...] = ()
+    left_out: int = 0
     memory_digest: str | None = None
     client_bytes: tuple[tuple[int, int], ...] = ()
+    metric_examples: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, payload: str) -> Any:
         return self.payloads[payload]

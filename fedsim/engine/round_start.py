@@ -40,7 +40,7 @@ class StartedRound:
     """A round whose clients have started training.
 
     Attributes:
-        ctx: the round's context.
+        ctx: the round's context, with the limits of its clients.
         state: the server state at the start of the round.
         cohort: the round's clients.
         groups: the clients by the model with which they begin; one group in a synchronous round.
@@ -104,13 +104,15 @@ class SynchronousRounds:
         wait = self.pool.begin_training(algorithm, training_ctx, state, plan.cohort)
         failed = f"all {len(plan.cohort)} clients of round {number + 1} failed"
         return StartedRound(
-            ctx=ctx,
+            ctx=training_ctx,
             state=state,
             cohort=plan.cohort,
             groups=(TrainingGroup(training_ctx, state, plan.cohort),),
             other_traffic=survey_traffic + plan.wasted,
             survey_seconds=survey_seconds,
-            wait_for_clients=lambda: require_updates(wait(), failed),
+            wait_for_clients=lambda: replace(
+                require_updates(wait(), failed), left_out=len(asked) - len(plan.cohort)
+            ),
             read_clock=partial(timing.read_round, TimedRound(training_ctx, state, plan, survey)),
         )
 

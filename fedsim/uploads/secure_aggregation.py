@@ -21,8 +21,8 @@ numbers of 32 bits, whose rounding is not simulated. In the semi-honest version 
     3. sends its masked numbers;
     4. learns which neighbours came, and sends one share for each neighbour.
 
-If less than the share `threshold` of the cohort remains, the sum cannot be unmasked, and the round leaves the
-server's state as it was.
+If less than the share `threshold` of the asked clients remains, the sum cannot be unmasked, and the round
+leaves the server's state as it was.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import (
-    CohortSelection,
     PayloadAccounting,
     PersonalBroadcast,
     capability,
@@ -83,7 +82,7 @@ class SecureAggregation(StatefulWrapper):
     Attributes:
         base: the algorithm.
         neighbours: k, the number of clients with which each client shares its secrets; None for all others.
-        threshold: the smallest share of the cohort whose sum the server can unmask.
+        threshold: the smallest share of the clients that the server asked whose sum it can unmask.
 
     Raises:
         ValueError: if the server of the base algorithm reads single clients.
@@ -149,9 +148,8 @@ class SecureAggregation(StatefulWrapper):
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's next state; the present one if too few clients remained."""
         came = len(reduced.clients)
-        # An algorithm that selects the cohort also decides its size.
-        size = came + len(reduced.failed) if capability(self.base, CohortSelection) else ctx.cohort_size
-        if came < ceil(self.threshold * size):
+        asked = came + len(reduced.failed) + reduced.left_out
+        if came < ceil(self.threshold * asked):
             return replace(state, incomplete=True)
         return replace(super().aggregate(ctx, state, reduced), incomplete=False)
 

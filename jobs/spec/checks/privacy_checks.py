@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from fedsim.algorithms import ALGORITHMS
+from fedsim.clock.policies import OverSelection
 from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
 from fedsim.uploads import ATTACKS
@@ -175,10 +177,25 @@ def _find_single_reads(spec: JobSpec) -> Iterator[FieldError]:
     if spec.curriculum.phases is not None:
         message = "asks single clients for their difficulties, which secure aggregation hides from the server"
         yield FieldError("curriculum.phases", None, message, "leave it out")
+    yield from _find_threshold_faults(spec)
     k = None if spec.secure_aggregation is None else spec.secure_aggregation.neighbours
     if k is not None and k >= spec.clients.cohort_size:
         message = f"is more than the other clients of a cohort, which are {spec.clients.cohort_size - 1}"
         yield FieldError(f"{path}.neighbours", k, message, "leave it out for all others")
+
+
+def _find_threshold_faults(spec: JobSpec) -> Iterator[FieldError]:
+    """Find a policy that asks so many clients that those who count are always too few to unmask a sum."""
+    policy = None if spec.devices is None else spec.devices.policy
+    if policy is None or policy.name != "over_selection" or spec.secure_aggregation is None:
+        return
+    clients, threshold = spec.clients, spec.secure_aggregation.threshold
+    asked = OverSelection(**policy.params).count_asked(clients.cohort_size, clients.total)
+    if clients.cohort_size < ceil(threshold * asked):
+        message = f"has {clients.cohort_size} of {asked} clients count, less than the share "
+        message += f"{threshold:g} that secure_aggregation.threshold needs"
+        factor = policy.params.get("factor", OverSelection().factor)
+        yield FieldError("devices.policy.factor", factor, message, f"allowed: up to {1 / threshold:.2g}")
 
 
 def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:

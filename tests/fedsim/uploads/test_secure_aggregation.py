@@ -10,10 +10,14 @@ import torch
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedsim.base import tree
+from fedsim.clock.devices import Devices
+from fedsim.clock.fleets import FLEETS
 from fedsim.core import Algorithm, ReducedUpdates, Traffic
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
+from fedsim.samplers import CohortSampling
+from fedsim.samplers.availability import Availability
 from fedsim.uploads import PrivateUpdates, SecureAggregation
 from fedsim.uploads.server_view import explain_single_reads
 from tests.fedsim.federations import federation
@@ -75,18 +79,34 @@ def test_a_round_of_too_few_clients_changes_nothing() -> None:
     model = tree.map(lambda value: torch.full_like(value, 9.0).double(), began.params)
     changes = tree.map(torch.Tensor.double, began.base.control)
 
-    def came(clients: int) -> ReducedUpdates:
+    def came(clients: int, left_out: int = 2) -> ReducedUpdates:
         each = tuple(range(clients))
         ones = (1,) * clients
         payloads = {"params": model, "control": changes, "secure_aggregation": {"weight": torch.ones(())}}
-        return ReducedUpdates(payloads, each, ones, ones, {}, Traffic(), failed=(8, 9))
+        gone = {"failed": (8, 9), "left_out": left_out}
+        return ReducedUpdates(payloads, each, ones, ones, {}, Traffic(), **gone)
 
     after = method.aggregate(ctx, began, came(6))
     assert after == replace(began, incomplete=True)
     assert method.describe_round(ctx, after)["secure_aggregation"]["incomplete"]
-    after = method.aggregate(ctx, after, came(7))
+    after = method.aggregate(ctx, after, came(7, left_out=1))
     assert not after.incomplete
+    # Of a sampler or a curriculum that asks fewer than K, fewer are enough.
+    assert not method.aggregate(ctx, after, came(6, left_out=0)).incomplete
     assert float(params(replace_state(after)).min()) == 9.0
+
+
+def test_devices_that_vanish_count_and_small_cohorts_are_whole() -> None:
+    population, method = federation([16] * 10, cohort_size=5, rounds=6), secure(FedAvg(), threshold=0.7)
+    devices = Devices(fleet=FLEETS["phones"](), dropout=0.4)
+    for result in simulate(method, population, SerialPool(method, population), devices=devices):
+        said = result.method["secure_aggregation"]["incomplete"]
+        assert said == (len(result.cohort) < 4)
+    population = federation([16] * 10, cohort_size=10, rounds=4)
+    online = CohortSampling(base=method, sampler=Availability())
+    results = list(simulate(online, population, SerialPool(online, population)))
+    assert min(len(result.cohort) for result in results) < 7
+    assert not any(result.method["secure_aggregation"]["incomplete"] for result in results)
 
 
 def replace_state(state: Any) -> Any:

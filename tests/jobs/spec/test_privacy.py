@@ -181,6 +181,11 @@ def test_secure_aggregation_is_made_and_described(settings: Settings) -> None:
         ({"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "single clients"),
         ({"curriculum": {"clients": {}}}, "curriculum.clients", "single clients"),
         ({"curriculum": {"phases": {}}}, "curriculum.phases", "asks single clients"),
+        (
+            {"devices": {"fleet": "phones", "policy": {"name": "over_selection", "factor": 2}}},
+            "devices.policy.factor",
+            "10 of 20 clients count",
+        ),
         ({"secure_aggregation": {"neighbours": 10}}, "secure_aggregation.neighbours", "which are 9"),
         ({"secure_aggregation": {"threshold": 0}}, "secure_aggregation.threshold", "0"),
     ],
