@@ -104,7 +104,7 @@ class RayPool:
         self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
 
         def begin_round() -> _StartedRound:
-            stack_sizes = stack_size_by_model(algorithm, ctx.nets, self.stack_size)
+            stack_sizes = stack_size_by_model(ctx.nets, self.stack_size)
             blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), stack_sizes)
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None

@@ -136,7 +136,7 @@ class ShortRounds:
     def stack_sizes(self) -> list[int]:
         """Return the stack size of each architecture."""
         nets = self.population.nets
-        return [*map(stack_size_by_model(self.algorithm, nets, self.pool.stack_size), range(len(nets)))]
+        return [*map(stack_size_by_model(nets, self.pool.stack_size), range(len(nets)))]
 
     def cost_of_busiest(self, cohort: Clients, workers: int, cost: Callable[[int], float]) -> float:
         """Return the cost of the busiest worker, if each block goes to the first free worker."""

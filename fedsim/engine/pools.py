@@ -107,7 +107,7 @@ class SerialPool:
                 cohort,
                 self.population.count_steps,
                 len(ctx.nets),
-                stack_size_by_model(self.worker.algorithm, ctx.nets, self.stack_size),
+                stack_size_by_model(ctx.nets, self.stack_size),
             )
             try:
                 return self.worker.train_span(
@@ -244,7 +244,7 @@ class StackedPool(SerialPool):
         self.stack_size, self.worker.recorder = stack_size, recorder
 
 
-def stack_size_by_model(algorithm: Algorithm, nets: Sequence[Net], stack_size: int) -> Callable[[int], int]:
+def stack_size_by_model(nets: Sequence[Net], stack_size: int) -> Callable[[int], int]:
     """Return a function from architecture to stack size: 1 for a net that cannot be stacked."""
     return lambda model: 1 if nets[model].unstackable else stack_size
 

@@ -44,7 +44,6 @@ from fedsim.learning_tasks.score import sum_scores
 from fedsim.stacking.graph_replay import Recorder
 from fedsim.stacking.grouping import StackingNotes
 from fedsim.stacking.lockstep import raise_stack_too_large, train_at_once
-from fedsim.stacking.mask_check import MaskChecks
 
 SHARD = 1000
 """Test examples per shard, the unit of evaluation.
@@ -85,8 +84,7 @@ class Worker:
         faults: Faults = DEFAULT,
         recorder: Recorder | None = None,
     ) -> None:
-        self.recorder, self.mask_checks = recorder, MaskChecks()
-        self.algorithm, self.population, self.faults = algorithm, population, faults
+        self.algorithm, self.population, self.faults, self.recorder = algorithm, population, faults, recorder
         self.device = torch.device(device)
         self.loader = TaskLoader(population, self.device)
         test = population.dataset.test
@@ -126,7 +124,7 @@ class Worker:
         """
         began = perf_counter()
         result, new_states, summed = SpanResult(), dict[int, Tree](), TreeSum(add_sums)
-        notes = StackingNotes(recorder=self.recorder, mask_checks=self.mask_checks)
+        notes = StackingNotes(recorder=self.recorder)
         ctx = replace(self.loader.context(round), limits=limits)
 
         def train_client(client: int, lockstep: Lockstep | None) -> tuple[int, AttemptResult[ClientResult]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from fedsim.core.error_attribution import format_error, is_out_of_memory
 from fedsim.errors import StackTooLarge
 from fedsim.stacking.graph_replay import Recorder
-from fedsim.stacking.mask_check import MaskChecks
 from fedsim.stacking.stacked import group_loops, run_stacked_loop
 from fedsim.training.local_loop import LocalLoop, TrainedModel
 
@@ -22,19 +21,17 @@ SHOWN_CHARACTERS = 200
 
 @dataclass
 class StackingNotes:
-    """Counts of stacked and unstacked local loops, and the tools that stacked loops use.
+    """Counts of stacked and unstacked local loops, and the recorder that stacked loops use.
 
     Attributes:
         stacked: number of loops that ran in a stack.
         unstacked: number of loops that ran alone although stacking was on, by reason.
         recorder: records steps for replay; None to run every step normally.
-        mask_checks: by loss and architecture, whether the loss leaves out masked rows; filled as found out.
     """
 
     stacked: int = 0
     unstacked: Counter[str] = field(default_factory=Counter)
     recorder: Recorder | None = None
-    mask_checks: MaskChecks = field(default_factory=dict)
 
     def __add__(self, other: StackingNotes) -> StackingNotes:
         return StackingNotes(self.stacked + other.stacked, self.unstacked + other.unstacked)
@@ -61,13 +58,12 @@ def run_loops(loops: Sequence[LocalLoop], notes: StackingNotes) -> list[TrainedM
     Raises:
         StackTooLarge: if memory ran out.
     """
-    found: list[TrainedModel | Exception | None] = [None] * len(loops)
+    found = dict[int, TrainedModel | Exception]()
     for positions in group_loops(loops):
         group = [loops[position] for position in positions]
-        outcomes = _run_stacked(group, notes) or [_run_alone(loop) for loop in group]
-        for position, outcome in zip(positions, outcomes, strict=True):
-            found[position] = outcome
-    return cast("list[TrainedModel | Exception]", found)
+        found.update(zip(positions, _run_stacked(group, notes) or map(_run_alone, group), strict=True))
+    # An error holds the frames of its callers: if this frame held the error, both would stay in memory.
+    return [found.pop(position) for position in range(len(loops))]
 
 
 def _run_stacked(group: Sequence[LocalLoop], notes: StackingNotes) -> Sequence[TrainedModel | Exception]:
@@ -78,7 +74,7 @@ def _run_stacked(group: Sequence[LocalLoop], notes: StackingNotes) -> Sequence[T
         notes.unstacked["no other loop was like it"] += 1
         return ()
     try:
-        outcomes = run_stacked_loop(group, notes.recorder, notes.mask_checks)
+        outcomes = run_stacked_loop(group, notes.recorder)
     except Exception as error:
         if is_out_of_memory(error):
             message = f"{len(group)} clients at once ran out of memory: {format_error(error)}"

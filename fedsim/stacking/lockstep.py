@@ -132,19 +132,20 @@ class ThreadedLockstep:
         threads = [_ClientThread(each) for each in work]
         try:
             waiting = threads
-            outcomes: Sequence[LoopOutcome | None] = [None] * len(threads)
+            outcomes: deque[LoopOutcome | None] = deque([None] * len(threads))
             unfinished = deque(threads)
             while waiting:
                 still_waiting = list[_ClientThread[Value]]()
-                for thread, outcome in zip(waiting, outcomes, strict=True):
-                    if self._resume_client(thread, outcome):
+                for thread in waiting:
+                    # This frame keeps no outcome, as in `run_loops`.
+                    if self._resume_client(thread, outcomes.popleft()):
                         still_waiting.append(thread)
                     while unfinished and unfinished[0].ended:
                         yield unfinished.popleft().result()
-                waiting, outcomes = still_waiting, ()
+                waiting = still_waiting
                 if waiting:
                     requested = [thread.requested for thread in waiting]
-                    outcomes = self.solve([loop for loop in requested if loop is not None])
+                    outcomes = deque(self.solve([loop for loop in requested if loop is not None]))
         finally:
             for thread in threads:
                 with suppress(Exception):
@@ -192,8 +193,12 @@ class _ClientThread(Thread, Generic[Value]):
         self._pause.acquire()
         if self.ended:
             self.join()
-        if self.ended and self._error is not None and not isinstance(self._error, _LockstepAborted):
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None and not isinstance(error, _LockstepAborted):
+                raise error
+        finally:
+            del error  # an error that its own frames hold would keep the memory of its client
         return not self.ended
 
     def wait_for_loop(self, loop: LocalLoop) -> TrainedModel:
@@ -201,12 +206,16 @@ class _ClientThread(Thread, Generic[Value]):
         self.requested = loop
         self._pause.release()
         self._turn.acquire()
-        self.requested, outcome = None, self._outcome
-        if isinstance(outcome, BaseException):
-            raise outcome
-        if outcome is None:
-            raise RuntimeError("a client went on without the outcome of its local loop")
-        return outcome
+        self.requested = None
+        outcome, self._outcome = self._outcome, None
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is None:
+                raise RuntimeError("a client went on without the outcome of its local loop")
+            return outcome
+        finally:
+            del outcome  # as in `resume`
 
     def result(self) -> Value:
         """Return the return value of the client and forget it, which frees its memory."""

@@ -2,13 +2,15 @@
 
 In a stack, a smaller batch is padded to the size of the largest. For a client that trains alone the mask is
 always None, so a loss that ignores the mask is correct there. In a stack the same loss would silently count
-padding rows as examples. The check therefore runs before the first padded batch of a stack.
+padding rows as examples. The check therefore runs before the first padded batch of every stack: a remembered
+answer would make results depend on the stacks that a worker has trained before. It runs at moved weights: a
+term that compares the client's model with the global model is 0 while the two are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +20,6 @@ from fedsim.base.tree import Tree
 from fedsim.core.batches import Batch
 from fedsim.models.net import Params
 
-MaskChecks: TypeAlias = dict[tuple[Any, int], bool]
-"""By (loss, architecture): whether the loss leaves out masked rows; only checked losses are in it."""
-
 MASK_IGNORED = "the loss counts rows that are no examples: it has to heed batch.mask"
 
 ROUNDING: Mapping[Precision, float] = {"float32": 1e-3, "tf32": 1e-3, "bf16": 0.03}
@@ -28,6 +27,9 @@ ROUNDING: Mapping[Precision, float] = {"float32": 1e-3, "tf32": 1e-3, "bf16": 0.
 
 LEAST = 1e-6
 """Absolute difference that always counts as rounding."""
+
+NOISE_STD = 0.1
+"""Standard deviation of the noise that moves the weights before the check."""
 
 
 def has_mask(batch: Batch) -> bool:
@@ -61,23 +63,33 @@ def respects_mask(
 
     Args:
         loss: scalar loss of (parameters that train, batch).
-        weights: the parameters that train.
+        weights: the parameters that train; the check moves copies of them.
         batch: a batch of one client.
         precision: precision of the forward passes.
 
     Returns:
         None if loss or gradients are not finite, so that nothing can be concluded.
     """
-    device = batch.y.device
+    device, moved = batch.y.device, _move_weights(weights, batch.y.device)
 
     def loss_in_precision(params: Params, part: Batch) -> Tensor:
         with lower_precision(precision, device):
             return loss(params, part)
 
-    alone, filled = (_outcome(loss_in_precision, weights, _half(batch, masked)) for masked in (False, True))
+    alone, filled = (_outcome(loss_in_precision, moved, _half(batch, masked)) for masked in (False, True))
     if not all(bool(each.isfinite().all()) for each in (*alone, *filled)):
         return None
     return all(_are_close(one, other, ROUNDING[precision]) for one, other in zip(alone, filled, strict=True))
+
+
+def _move_weights(weights: Params, device: torch.device) -> Params:
+    """Return the weights plus noise that is the same in every check; no random stream of the run changes."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw_noise(weight: Tensor) -> Tensor:
+        return torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=device)
+
+    return {key: weight.detach() + NOISE_STD * draw_noise(weight) for key, weight in weights.items()}
 
 
 def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,6 @@ from fedsim.models.net import Params
 from fedsim.stacking.graph_replay import LEAST_STEPS, RecordedStep, Recorder
 from fedsim.stacking.mask_check import (
     MASK_IGNORED,
-    MaskChecks,
     find_largest_client,
     has_mask,
     respects_mask,
@@ -91,15 +90,12 @@ def _shapes(value: Any) -> Any:
     return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
 
 
-def run_stacked_loop(
-    loops: Sequence[LocalLoop], recorder: Recorder | None = None, mask_checks: MaskChecks | None = None
-) -> list[TrainedModel]:
+def run_stacked_loop(loops: Sequence[LocalLoop], recorder: Recorder | None = None) -> list[TrainedModel]:
     """Run the local loops of one group as one; results equal `LocalLoop.run_alone` up to rounding.
 
     Args:
         loops: a group of `group_loops`; every loop has steps, the first one the most.
         recorder: records steps for replay; None to run every step normally.
-        mask_checks: results of earlier mask checks; new results are added to it.
 
     Returns:
         The trained models, in the order of the loops.
@@ -107,7 +103,7 @@ def run_stacked_loop(
     Raises:
         ValueError: if a batch needs padding and the loss does not leave out masked rows.
     """
-    stacked = _StackedLoop(loops, recorder, {} if mask_checks is None else mask_checks)
+    stacked = _StackedLoop(loops, recorder)
     with stacked.ctx.net.training_mode(list_frozen_blocks(stacked.ctx, stacked.moving)):
         for step in range(stacked.steps[0]):
             stacked.run_step(step)
@@ -121,24 +117,24 @@ class _StackedLoop:
     Attributes:
         loops: the local loops of the stack.
         recorder: records steps for replay; None to run every step normally.
-        mask_checks: by loss and architecture, whether the loss leaves out masked rows.
         active: number of active clients.
         weights: stacked parameters that train, of the active clients.
         own: other inputs of the loss, of the active clients: fixed parameters, and the client tasks.
         shifts: corrections added to the gradients of the active clients; empty without corrections.
         begun: first step with this number of active clients.
         tape: a recorded step for this number of active clients; None if there is none.
+        mask_checked: whether the loss is known to leave out masked rows.
     """
 
     loops: Sequence[LocalLoop]
     recorder: Recorder | None = None
-    mask_checks: MaskChecks = field(default_factory=dict)
     active: int = field(init=False, default=0)
     weights: list[Tensor] = field(init=False, default_factory=list)
     own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
     shifts: list[Tensor] = field(init=False, default_factory=list)
     begun: int = field(init=False, default=0)
     tape: RecordedStep | None = field(init=False, default=None)
+    mask_checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         first = self.loops[0]
@@ -167,7 +163,8 @@ class _StackedLoop:
             self._keep_active(active)
             self.begun, self.tape = step, None
         batch, dims = make_joint_batch(self.batches[:active], step)
-        if has_mask(batch) and not self.private:  # private steps leave padding out themselves
+        # Private steps leave padding out themselves.
+        if not self.mask_checked and not self.private and has_mask(batch):
             self._check_mask(batch, dims)
         if self.recorder is not None and self.tape is None and self._is_worth_recording(step):
             self.tape = RecordedStep(self.recorder, self._update_weights, batch, dims)
@@ -177,23 +174,18 @@ class _StackedLoop:
             self._update_weights(batch, dims)
 
     def _check_mask(self, batch: Batch, dims: Any) -> None:
-        """Raise ValueError if the loss ignores masks; checked once, on one client's part of this batch."""
-        key = self.loss, self.ctx.architecture
-        if key not in self.mask_checks:
-            number = find_largest_client(batch)
-            fixed, shown = self.fixed.client_tree(number), self.shown.client_tree(number)
-            weights = {key: stack[number] for key, stack in zip(self.moving, self.weights, strict=True)}
-            respects = respects_mask(
-                lambda moving, part: self._one(moving, fixed, shown, part),
-                weights,
-                select_client(batch, dims, number),
-                self.ctx.local.precision,
-            )
-            if respects is None:
-                return
-            self.mask_checks[key] = respects
-        if not self.mask_checks[key]:
+        """Raise ValueError if the loss ignores masks; checked on one client's part of this batch."""
+        number = find_largest_client(batch)
+        fixed, shown = self.fixed.client_tree(number), self.shown.client_tree(number)
+        respects = respects_mask(
+            lambda moving, part: self._one(moving, fixed, shown, part),
+            {key: stack[number] for key, stack in zip(self.moving, self.weights, strict=True)},
+            select_client(batch, dims, number),
+            self.ctx.local.precision,
+        )
+        if respects is False:
             raise ValueError(MASK_IGNORED)
+        self.mask_checked = respects is True
 
     def _is_worth_recording(self, step: int) -> bool:
         """Return whether enough later steps equal an earlier one, including momentum and learning rate."""

@@ -46,8 +46,12 @@ def _are_same(leaves: Sequence[Any]) -> bool:
 
 
 def select_loss_inputs(task: ClientTask) -> Tree:
-    """Return the fields of a client task that a loss may read, as a tree."""
+    """Return the fields of a client task that a loss may read, as a tree.
+
+    The client's number and its number of examples become tensors: each client of a stack has its own.
+    """
     return {
+        "client": torch.full((), task.client, device=task.device),
         "num_examples": torch.full((), task.num_examples, device=task.device),
         "label_counts": task.label_counts,
         "known_counts": task.known_counts,

@@ -293,7 +293,7 @@ def _build_experiment(
     algorithm, stack = make_algorithm(spec, sampler), spec.resources.stack
     stack_sizes: tuple[int, ...] = ()
     if isinstance(stack, int):
-        stack_sizes = tuple(map(stack_size_by_model(algorithm, nets, stack), range(len(nets))))
+        stack_sizes = tuple(map(stack_size_by_model(nets, stack), range(len(nets))))
     return Experiment(
         algorithm=algorithm,
         settings=RunSettings(

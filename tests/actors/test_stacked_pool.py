@@ -157,7 +157,7 @@ def test_a_run_goes_on_at_the_stack_size_that_it_had(actor_group: ActorGroup, tm
     list(process._run_rounds(first, pool, kept, None))
     pool = RayPool(Scaffold(), population, actor_group, stack=4)
     going_on = process._run_rounds(
-        population, pool, kept, kept.load(make_initial_state(Scaffold(), population))
+        population, pool, kept, kept.load(lambda: make_initial_state(Scaffold(), population))
     )
     assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from fedsim.algorithms import FedAvg
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context
 from fedsim.engine.faults import Chaos, Faults
 from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import ClientFailed, SettingsError
 from fedsim.models import make_net
 from fedsim.models.net import Params
@@ -47,6 +51,22 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
     ((why, loops),) = found.engine["stacked"]["alone"].items()
     assert loops == 7
     assert "vmap" in why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(FedAvg):
+    """A loss that reads the number of the client."""
+
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        return super().loss(ctx, task, params, batch) * (1 + task.client)
+
+
+def test_a_loss_reads_the_number_of_its_own_client() -> None:
+    algorithm, population = Numbered(), small(rounds=1)
+    expected, _ = run(algorithm, population, SerialPool(algorithm, population))
+    found, _ = run(algorithm, population, StackedPool(algorithm, population, 8))
+    assert found.engine["stacked"] == {"together": 7, "alone": {}}
+    close(found.state, expected.state, 1e-4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +117,34 @@ def test_it_shows_even_where_every_loss_is_the_same(heeds: bool) -> None:
     batch = Batch(x[0], y[0], None, {"first": inner})
     assert respects_mask(loss, weights, batch) == heeds
     assert respects_mask(loss, {"head": weights["head"] + torch.inf}, batch) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distilling(FedAvg):
+    """From some round on, a distance to the global model that counts padding; it is 0 at the global model."""
+
+    since: int = 0
+
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        value = super().loss(ctx, task, params, batch)
+        if ctx.round < self.since:
+            return value
+        with torch.no_grad():
+            teacher = ctx.net(task.broadcast["params"], batch.x).log_softmax(-1)
+        student = ctx.net(params, batch.x).log_softmax(-1)
+        return value + 5 * (teacher.exp() * (teacher - student)).sum(-1).mean()
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_term_is_found_out_in_the_round_and_at_the_weights_where_it_counts_padding(since: int) -> None:
+    """Whatever the worker has trained before: another worker may train this stack as its first."""
+    algorithm, population = Distilling(since=since), small(rounds=2)
+    expected = list(simulate(algorithm, population, SerialPool(algorithm, population)))
+    found = list(simulate(algorithm, population, StackedPool(algorithm, population, 8)))
+    alone = {"together": 0, "alone": {f"ValueError: {MASK_IGNORED}": 7}}
+    stacked = {"together": 7, "alone": {}}
+    assert [result.engine["stacked"] for result in found] == [stacked if since else alone, alone]
+    close(found[-1].state, expected[-1].state, 1e-4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +246,51 @@ def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy:
     found, _ = run(algorithm, population, pool)
     assert (found.failed, pool.stack_size) == ((), 1)
     assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
+
+
+class Memory:
+    """Memory of one client; a set of it knows which clients are still in memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowded(Choosy):
+    """Each client has memory of its own while it trains, and the device has room for so many clients."""
+
+    room: int = 5
+    held: WeakSet[Memory] = field(default_factory=WeakSet)
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        if len(self.held) >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        mine = Memory()
+        self.held.add(mine)
+        return super().train_client(ctx, task)
+
+
+@pytest.fixture
+def without_gc() -> Iterator[None]:
+    """No garbage collection, which would free what a cycle of references keeps."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_gc")
+def test_half_a_stack_has_the_memory_of_the_whole() -> None:
+    algorithm, population = Crowded(when="never"), federation([16] * 8, rounds=1)
+    found, _ = run(algorithm, population, StackedPool(algorithm, population, 8))
+    assert found.engine["width"] == 4
+    assert not algorithm.held
+
+
+@pytest.mark.usefixtures("without_gc")
+def test_a_failed_client_leaves_nothing_in_memory() -> None:
+    algorithm, population = Crowded(when="correction", room=8), small(rounds=1)
+    pool = StackedPool(algorithm, population, 8, faults=Faults(client_error="skip"))
+    found, _ = run(algorithm, population, pool)
+    assert found.failed == (2,)
+    assert not algorithm.held
 
 
 def test_a_stack_size_below_one_is_refused() -> None:
