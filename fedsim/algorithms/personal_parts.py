@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, Context
 from fedsim.errors import FieldError
 from fedsim.models.net import DECLARE, Net, Params
@@ -32,10 +31,6 @@ class PersonalParts(FedAvg):
     def private_keys(self, ctx: Context) -> Collection[str]:
         """All other keys."""
         return frozenset(ctx.net.keys).difference(self.shared_keys(ctx, None))
-
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: each client keeps the private part of its model."""
-        return {}
 
 
 def find_missing_body(method: str, net: Net) -> Sequence[FieldError]:

@@ -39,6 +39,8 @@ def make_handovers(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, 
 
 def list_deployed_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """Return the models to evaluate, per architecture: {"0": {model name: tree}, "1": ...}."""
+    if not algorithm.deploys_models:
+        return {key: {} for key in ctx.architectures}
     with attribute_server_errors(algorithm, "deploy_models"):
         return {key: algorithm.deploy_models(each, state) for key, each in ctx.architectures.items()}
 
@@ -85,9 +87,9 @@ def make_personal_instructions(
 ) -> dict[int, Tree]:
     """Return each client's instructions for a personal evaluation; a `PersonalBroadcast` may send none."""
     own = capability(algorithm, PersonalBroadcast)
-    if own is not None and not own.instructs_personal(ctx):
-        return {}
-    return make_instructions(algorithm, ctx, state, clients)
+    with attribute_server_errors(algorithm, "instructs_personal"):
+        is_silent = own is not None and not own.instructs_personal(ctx)
+    return {} if is_silent else make_instructions(algorithm, ctx, state, clients)
 
 
 class BytesDown(NamedTuple):
@@ -127,13 +129,17 @@ def measure_bytes_down(
 ) -> BytesDown:
     """Count the bytes of the broadcast to each architecture and of the instructions to single clients."""
     messages = [(ctx.for_architecture(int(model)), message) for model, message in broadcasts.items()]
-    return BytesDown(
-        [wire.message_bytes(message, partial(count_bytes, algorithm, each)) for each, message in messages],
-        {
-            client: wire.message_bytes(message, partial(count_bytes, algorithm, ctx.for_client(client)))
-            for client, message in instructions.items()
-        },
-    )
+    with attribute_server_errors(algorithm, "count_bytes"):
+        return BytesDown(
+            [
+                wire.message_bytes(message, partial(count_bytes, algorithm, each))
+                for each, message in messages
+            ],
+            {
+                client: wire.message_bytes(message, partial(count_bytes, algorithm, ctx.for_client(client)))
+                for client, message in instructions.items()
+            },
+        )
 
 
 def count_bytes_down(

@@ -257,10 +257,6 @@ class AcePFL(
         kept = top_k(said["probabilities"] / heard, self.top_k, self.unsent, several)
         return replace(state, predictions=kept.float())
 
-    def deploy_models(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
-        """No models: every model is a client's personal model."""
-        return {}
-
     def describe_round(self, ctx: Context, state: AceState) -> Mapping[str, Any]:
         """The temperature, the clusters with their mean distances, and the privacy budget spent so far."""
         said: dict[str, Any] = {"temperature": self.temperature(ctx)(ctx.round + 1)}

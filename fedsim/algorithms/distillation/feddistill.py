@@ -137,10 +137,6 @@ class FedDistill(FedDistillPlus):
         """The whole model."""
         return ctx.net.keys
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: the server has none."""
-        return {}
-
 
 def distillation_loss(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
     """KL(softmax(row of the label) || model) in nats, mean over the batch; a label without a row counts 0.

@@ -157,10 +157,6 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
         """The client's private channels with the shared channels of the round that just ended."""
         return self.compose_model(ctx, task, ctx.round)
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: private channels belong to one client."""
-        return {}
-
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The parent's effort, plus two passes through half a model, each counted as three forward passes."""
         both = self.lambda_kd and count_private_channels(ctx.net, self.private_share(ctx, ctx.round))

@@ -155,10 +155,6 @@ class CFL(FedAvg, ClientInstructions):
             mean = tree.map(lambda *leaves: torch.stack(leaves).sum(0), *scaled)
         return self.server_update(ctx, model, mean, reduced)
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: every cluster has its own."""
-        return {}
-
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The number of clients in each cluster, and the norms of the updates of the clusters before it."""
         mean, largest = ([round(pair[at], 6) for pair in state.norms] for at in (0, 1))

@@ -142,10 +142,6 @@ class ClusteredFedAvg(FedAvg, ClientInstructions, LabelCensus, PayloadAccounting
                 params[str(cluster)] = self.server_update(ctx, params[str(cluster)], own, reduced)
         return replace(state, params=params)
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: every cluster has its own."""
-        return {}
-
     def describe_round(self, ctx: Context, state: ClusteredState) -> Mapping[str, Any]:
         """The number of clients in each cluster, and the mean distance between them."""
         return {"clusters": torch.bincount(state.clusters).tolist(), "mean_emd": list(state.mean_emd)}

@@ -129,10 +129,6 @@ class IFCA(FedAvg, PayloadAccounting):
                 found[str(cluster)] = self.server_update(ctx, models[str(cluster)], own, reduced)
         return found
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """No models: which one is a client's depends on its examples."""
-        return {}
-
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The number of clients of the cohort in each cluster."""
         return {"clusters": list(state.sizes)}

@@ -86,9 +86,6 @@ class Told(Algorithm, HeldOutExamples, PayloadAccounting, PersonalModels, RoundN
         np.testing.assert_allclose(reduced["said"]["logits"].numpy(), mean, rtol=1e-12)
         return replace(state, params=tree.map(lambda x: x.float(), reduced["said"]))
 
-    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        return {}
-
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         return ctx.net.cached_init(ctx.seed)
 
