@@ -117,11 +117,14 @@ class Checkpoints:
             self._check_experiment(manifest)
             return
 
-    def load(self, template: Any, warn: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+    def load(
+        self, make_template: Callable[[], Any], warn: Callable[[str], None] = lambda _: None
+    ) -> Checkpoint | None:
         """Load the newest undamaged checkpoint.
 
         Args:
-            template: a server state of the right type, such as the state before round 1.
+            make_template: returns a server state of the right type, such as the state before round 1; called
+                only if there is a checkpoint.
             warn: called with a message for every damaged checkpoint.
 
         Returns:
@@ -139,7 +142,7 @@ class Checkpoints:
         for manifest in self._manifests(note_damage):
             self._check_experiment(manifest)
             try:
-                return self._open_checkpoint(manifest, template)
+                return self._open_checkpoint(manifest, make_template())
             except CheckpointError as error:
                 note_damage(str(error))
         if damaged:

@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
@@ -199,7 +200,7 @@ class ExperimentRun(ABC):
         """Load the checkpoint to go on from, and yield the records that the caller does not have."""
         warnings: list[str] = []
         checkpoint = checkpoints.load(
-            make_initial_state(self.experiment.algorithm, population), warnings.append
+            partial(make_initial_state, self.experiment.algorithm, population), warnings.append
         )
         # A loop, not `yield from map(...)`: Ray calls `send` on this generator, and `map` has no `send`.
         for text in warnings:

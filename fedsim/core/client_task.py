@@ -64,9 +64,10 @@ class ClientUpdate(NamedTuple):
 
     Attributes:
         upload: {payload name: tree}, with exactly the names of `Algorithm.uploads`. A MEAN or SUM payload has
-            the same keys and shapes for all clients of an architecture.
+            the same keys, in the same order, and the same shapes for all clients of an architecture.
         client_state: the state that the client keeps for its next round; {} unless `Algorithm.stateful`.
-        metrics: scalars; a record has their means over the cohort, weighted by the number of examples.
+        metrics: scalars; a record has the mean of each over the clients that report it, weighted by their
+            numbers of examples.
         model: the client's trained model, all keys of the net. It is not sent; a curriculum may read it.
             None if the algorithm does not say.
     """

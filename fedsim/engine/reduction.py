@@ -16,9 +16,10 @@ from fedsim.base import tree, wire
 from fedsim.base.digest import ClientStatesDigest
 from fedsim.base.tree import Layout
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.blocks import Node, TreeSum
 from fedsim.engine.server_messages import BytesDown
-from fedsim.engine.span_result import ClientOutcome, SpanResult, Sums, make_slot
+from fedsim.engine.span_result import ClientOutcome, SpanResult, Sums, make_slot, merge_layouts
 from fedsim.errors import CohortFailed
 from fedsim.stacking.grouping import StackingNotes
 
@@ -50,16 +51,24 @@ def combine_results(
         down: bytes sent to the clients.
         engine: facts about the pool for the round's record, such as its name.
         fingerprint: the digest of the pool's client states; this function updates it.
+
+    Raises:
+        MethodFailed: the spans have payloads of different layouts.
     """
     total, layouts, up = TreeSum(add_sums), dict[str, Layout](), Counter[str]()
     found: dict[int, ClientOutcome] = {}
+    with attribute_server_errors(algorithm, "the sum of its uploads"):
+        for result in results:
+            merge_layouts(layouts, result.layouts)
     for node, part in sorted((n for result in results for n in result.nodes), key=_leftmost):
         total.add_node(node, part)
     for result in results:
-        layouts.update(result.layouts)
         up.update(result.bytes_up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
     outcomes = [found[client] for client in cohort if client in found]
+    metrics, metric_examples = average_metrics(
+        [(each.metrics, dict.fromkeys(each.metrics, each.num_examples)) for each in outcomes]
+    )
     failures = _failures(results, cohort)
     fingerprint.update(
         {outcome.client: outcome.state_digest for outcome in outcomes if outcome.state_digest is not None}
@@ -76,7 +85,7 @@ def combine_results(
         clients=tuple(outcome.client for outcome in outcomes),
         weights=tuple(outcome.weight for outcome in outcomes),
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
-        metrics=_averages(outcomes),
+        metrics=metrics,
         traffic=wire.make_traffic(down.sum_payloads(cohort), up),
         engine={
             **engine,
@@ -86,6 +95,7 @@ def combine_results(
         failed=tuple(failures),
         memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
         client_bytes=tuple((down.of_client(outcome.client), outcome.bytes_up) for outcome in outcomes),
+        metric_examples=metric_examples,
     )
 
 
@@ -160,10 +170,23 @@ def _finish_payload(
     return found.get("0", {}) if count == 1 else found
 
 
-def _averages(outcomes: Sequence[ClientOutcome]) -> dict[str, float]:
-    """Return the mean of each metric, weighted by the clients' examples; NaN if they hold none."""
-    mass = sum(outcome.num_examples for outcome in outcomes)
-    names = outcomes[0].metrics if outcomes else {}
-    if not mass:
-        return dict.fromkeys(names, nan)
-    return {name: sum(o.metrics[name] * o.num_examples for o in outcomes) / mass for name in names}
+def average_metrics(
+    parts: Sequence[tuple[Mapping[str, float], Mapping[str, int]]],
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Average each metric over the parts that have it, weighted by their examples.
+
+    Args:
+        parts: of the cohort, single clients or groups: {metric: value} and {metric: examples behind it}.
+
+    Returns:
+        The means, NaN without examples; and {metric: examples behind it}.
+    """
+    names = dict.fromkeys(name for metrics, _ in parts for name in metrics)
+    examples = {name: sum(held.get(name, 0) for _, held in parts) for name in names}
+    means = {
+        name: sum(metrics[name] * held[name] for metrics, held in parts if held.get(name)) / total
+        if total
+        else nan
+        for name, total in examples.items()
+    }
+    return means, examples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.base.costs import ClockReading
+from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.clock.profiles import ClientWork
@@ -26,6 +27,7 @@ from fedsim.engine.server_messages import (
     select_survey_models,
 )
 from fedsim.engine.worker import Worker
+from fedsim.errors import ClientFailed, MethodFailed
 from fedsim.training.effort import CostMeter
 from fedsim.training.flops import FlopCounter
 
@@ -56,13 +58,19 @@ class MessageMeter:
     Args:
         algorithm: of the run.
         population: of the run.
+
+    Raises:
+        MethodFailed: every method, if the client without examples raises an error.
     """
 
     def __init__(self, algorithm: Algorithm, population: Population) -> None:
         held = population.partition
         empty: Any = NoExamples(held.num_clients, held.mean_size)
+        # This worker has a CPU, which cannot train in every precision of a GPU; no size depends on precision.
+        local = replace(population.settings.local, precision="float32")
+        settings = replace(population.settings, local=local)
         self.algorithm = algorithm
-        self.worker = Worker(algorithm, replace(population, partition=empty))
+        self.worker = Worker(algorithm, replace(population, partition=empty, settings=settings))
 
     def measure(self, ctx: Context, state: Any, clients: Sequence[int]) -> MessageSizes:
         """Return the sizes of the messages to and from these clients."""
@@ -71,14 +79,27 @@ class MessageMeter:
         instructions = make_instructions(algorithm, ctx, state, clients)
         down = measure_bytes_down(algorithm, ctx, broadcasts, instructions)
         first = {client % len(ctx.nets): client for client in reversed(clients)}
-        up = dict[int, int]()
-        for architecture, client in first.items():
-            result, _ = self.worker.train_span(ctx.round, 0, [(client,)], broadcasts, instructions, {})
-            up[architecture] = result.bytes_up.total()
+        up = {
+            architecture: self._measure_upload(ctx, client, broadcasts, instructions)
+            for architecture, client in first.items()
+        }
         return MessageSizes(
             {client: down.sum_payloads([client]) for client in clients},
             {client: up[client % len(ctx.nets)] for client in clients},
         )
+
+    def _measure_upload(
+        self, ctx: Context, client: int, broadcasts: Mapping[str, Tree], instructions: Mapping[int, Tree]
+    ) -> int:
+        """Return the bytes of the upload of a client without examples, in the place of this one."""
+        try:
+            result, _ = self.worker.train_span(ctx.round, 0, [(client,)], broadcasts, instructions, {})
+        except ClientFailed as error:
+            # No client of the run failed, so the error names none, and the fault policy does not apply.
+            cause = f"the upload of a client without examples could not be measured: {error.cause}"
+            name = type(self.algorithm).__name__
+            raise MethodFailed(name, "the size probe", cause, error.trace) from error
+        return result.bytes_up.total()
 
 
 class TimedRound(NamedTuple):

@@ -170,6 +170,8 @@ def simulate_with_progress(
         # Step 1: start the clients, unless step 6 of the previous round has started them.
         started = next_round or starter.start(state, number)
         ctx = started.ctx
+        # A deadline limits the training, not the tuning of personal models.
+        unlimited_ctx = replace(ctx, limits={})
         with one_thread():
             # Step 2: wait for the client updates, reduced to sums and means.
             reduced = started.wait_for_clients()
@@ -186,7 +188,9 @@ def simulate_with_progress(
             )
             clock.end_part("learn")
         # Step 4: start the evaluation.
-        evaluation = RoundEvaluation(algorithm, population, pool, ctx, state, evaluate_every, personal)
+        evaluation = RoundEvaluation(
+            algorithm, population, pool, unlimited_ctx, state, evaluate_every, personal
+        )
         evaluation.begin(is_last)
         clock.end_part("server")
         # Step 5: train on the server, while the evaluation runs.
@@ -206,13 +210,15 @@ def simulate_with_progress(
         # Step 8: wait for the scores.
         yield from evaluation.wait(clock)
         unscored = replace(unscored, traffic=unscored.traffic + census_traffic)
-        result = _add_scores(unscored, evaluation, meter, ctx, clock.seconds(started.survey_seconds))
+        seconds = clock.seconds(started.survey_seconds)
+        result = _add_scores(unscored, evaluation, meter, unlimited_ctx, seconds)
         # Step 9: if a stop rule ends the run here, evaluate what only a last round evaluates.
         if stop is not None:
             if not is_last and stop.add(result.record(), evaluation.is_due).find_reason():
                 evaluation.begin(is_last=True)
                 yield from evaluation.wait(clock)
-                result = _add_scores(unscored, evaluation, meter, ctx, clock.seconds(started.survey_seconds))
+                seconds = clock.seconds(started.survey_seconds)
+                result = _add_scores(unscored, evaluation, meter, unlimited_ctx, seconds)
             stop = stop.add(result.record(), evaluation.is_due)
             is_last = is_last or stop.find_reason() is not None
             is_result, end = stop.result_round == result.round, stop.make_end() if is_last else None
@@ -245,9 +251,9 @@ def _check_examples(population: Population) -> None:
 
 
 def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates) -> bool:
-    """Log a warning and return True if all client weights are zero: the round then has no mean."""
+    """Log a warning and return True if clients came, all with weight 0: the round then has no mean."""
     means = {Reduction.MEAN, Reduction.OVERALL_MEAN}.intersection(algorithm.uploads.values())
-    if not means or sum(reduced.weights) > 0:
+    if not means or not reduced.clients or sum(reduced.weights) > 0:
         return False
     _LOG.warning(
         "round %d: all client weights are 0; the server's model is unchanged. This is logged once. "

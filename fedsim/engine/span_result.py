@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from fedsim.base import tree, wire
 from fedsim.base.tree import Layout, Tree
 from fedsim.core import Algorithm, ClientUpdate, Context, Reduction
 from fedsim.core.capabilities import PayloadAccounting, capability, count_bytes
+from fedsim.core.error_attribution import attribute_client_error
 from fedsim.engine.blocks import Node
 from fedsim.engine.retries import AttemptResult
 from fedsim.stacking.grouping import StackingNotes
@@ -49,8 +51,8 @@ class PayloadSums(NamedTuple):
 
     Attributes:
         vectors: {slot: float64 vector}; a MEAN payload is multiplied by the client's weight.
-        layouts: {slot: names, shapes and types of the tree}, for slots that are new to the span.
-        sizes: {slot: bytes of the payload}, for the same slots.
+        layouts: {slot: paths and shapes of the tree}.
+        sizes: {slot: bytes of the payload}, for slots that are new to the span.
         bytes_up: {payload name: bytes}, without free uploads.
     """
 
@@ -75,7 +77,7 @@ class SpanResult:
     Attributes:
         nodes: (node, sums) of the tree nodes that lie wholly in the span, from left to right. A MEAN payload
             has its weighted sum, a SUM payload its plain sum.
-        layouts: {slot: names, shapes and types of the tree in this vector}.
+        layouts: {slot: paths and shapes of the tree in this vector}, the same for every client.
         sizes: {slot: bytes of one payload}, the same for every client.
         outcomes: one entry per client with an update, in the order of training.
         errors: {client: error text} for the clients that failed.
@@ -96,14 +98,22 @@ class SpanResult:
     stacking: StackingNotes = field(default_factory=StackingNotes)
 
     def add_client(self, client: int, attempt: AttemptResult[ClientResult]) -> Sums:
-        """Add the result of one client, or its error; return its part of every sum, None after an error."""
+        """Add the result of one client, or its error; return its part of every sum, None after an error.
+
+        Raises:
+            ClientFailed: a payload has another layout than those of the clients before. The fault policy does
+                not apply: the clients that would be left out depend on where the span begins.
+        """
         self.retries += attempt.retries
         result = attempt.value
         if result is None:
             self.errors[client] = attempt.error or ""
             return None
+        try:
+            merge_layouts(self.layouts, result.sums.layouts)
+        except ValueError as error:
+            raise attribute_client_error(client, "train", error) from error
         self.outcomes.append(result.outcome)
-        self.layouts.update(result.sums.layouts)
         self.sizes.update(result.sums.sizes)
         self.bytes_up.update(result.sums.bytes_up)
         return result.sums.vectors
@@ -131,6 +141,28 @@ def _convert_outcome(outcome: ClientOutcome, convert: Any) -> ClientOutcome:
     )
 
 
+def merge_layouts(known: dict[str, Layout], new: Mapping[str, Layout]) -> None:
+    """Add the layouts of new slots to the known ones.
+
+    Raises:
+        ValueError: a slot has two layouts, so its vectors cannot be added; the message names the payload.
+    """
+    for slot, layout in new.items():
+        expected = known.setdefault(slot, layout)
+        if layout != expected:
+            pairs = zip_longest(layout, expected)
+            found, other = next((_name_leaf(a), _name_leaf(b)) for a, b in pairs if a != b)
+            raise ValueError(
+                f"the payload {slot.partition('/')[2]} has {found} where that of another client has {other}; "
+                "its keys, their order and its shapes have to be those of all clients"
+            )
+
+
+def _name_leaf(leaf: tuple[tuple[str, ...], tuple[int, ...]] | None) -> str:
+    """Return the path and the shape of a leaf, such as "fc1.weight [8, 12]"."""
+    return "nothing" if leaf is None else f"{'.'.join(leaf[0])} {list(leaf[1])}"
+
+
 def make_client_sums(
     algorithm: Algorithm, ctx: Context, update: ClientUpdate, weight: float, known_sizes: Mapping[str, int]
 ) -> PayloadSums:
@@ -155,8 +187,9 @@ def make_client_sums(
             made.bytes_up.update(_payload_cost(algorithm, ctx, name, payload))
             continue
         slot = make_slot(name, reduction, ctx.architecture)
+        made.layouts[slot] = tree.layout(payload)
         if slot not in known_sizes:
-            made.layouts[slot], made.sizes[slot] = tree.layout(payload), wire.payload_bytes(payload)
+            made.sizes[slot] = wire.payload_bytes(payload)
         if sizes_are_equal and slot in known_sizes and name not in algorithm.free_uploads:
             made.bytes_up[name] = known_sizes[slot]
         else:

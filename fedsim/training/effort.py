@@ -129,7 +129,9 @@ class CostMeter:
 
     def _size(self, ctx: Context, client: int) -> int:
         """Return the number of examples that this client trains on."""
-        size, share = self.population.partition.size(client), held_out_share(self.algorithm, ctx)
+        size = self.population.partition.size(client)
+        with attribute_server_errors(self.algorithm, "held_out_share"):
+            share = held_out_share(self.algorithm, ctx)
         return size - count_apart(size, share) if share else size
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:

@@ -146,7 +146,7 @@ class Trainer:
         spec, experiment = work.spec, resolve_spec(work.spec, self.settings, fetch=True)
         population = self.populations.of(experiment)
         checkpoints = Checkpoints(work.url, describe_experiment(spec))
-        checkpoint = checkpoints.load(make_initial_state(experiment.algorithm, population))
+        checkpoint = checkpoints.load(partial(make_initial_state, experiment.algorithm, population))
         if checkpoint is not None and checkpoint.round >= work.until:
             # It was killed between the checkpoint and the line of the record.
             return list(checkpoint.records)[work.until - 1]

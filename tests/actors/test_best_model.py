@@ -44,7 +44,7 @@ def make_coordinator(folder: Path) -> CoordinatorProcess:
 def iterate_rounds(coordinator: CoordinatorProcess, folder: Path) -> Iterator[RoundResult]:
     """Its rounds, from the last checkpoint on."""
     checkpoints, pool = Checkpoints(str(folder)), SerialPool(FedAvg(), POPULATION)
-    checkpoint = checkpoints.load(make_initial_state(FedAvg(), POPULATION))
+    checkpoint = checkpoints.load(lambda: make_initial_state(FedAvg(), POPULATION))
     steps: Any = coordinator._run_rounds(POPULATION, pool, checkpoints, checkpoint)  # type: ignore[arg-type]
     return (step for step in steps if isinstance(step, RoundResult))
 

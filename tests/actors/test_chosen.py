@@ -63,7 +63,7 @@ def process(folder: Path, population: Population) -> CoordinatorProcess:
 
 def rounds_of(made: CoordinatorProcess, population: Population, kept: Checkpoints) -> Any:
     """Its rounds, from the last checkpoint on."""
-    checkpoint = kept.load(make_initial_state(METHOD, population))
+    checkpoint = kept.load(lambda: make_initial_state(METHOD, population))
     pool: Any = SerialPool(METHOD, population)
     return (r for r in made._run_rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
 

@@ -32,7 +32,7 @@ def run(
 ) -> tuple[list[RoundResult], SerialPool]:
     """A run that is checkpointed, or one that goes on."""
     pool, kept = SerialPool(algorithm, population), Checkpoints(str(folder), {"algorithm": "it"})
-    checkpoint = kept.load(algorithm.init_server_state(population.context(0))) if resume else None
+    checkpoint = kept.load(lambda: algorithm.init_server_state(population.context(0))) if resume else None
     results = []
     for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint, devices=devices):
         results.append(result)

@@ -29,7 +29,7 @@ def test_an_old_checkpoint_is_resumed(tmp_path: Path) -> None:
     population = experiment.load_population()
     algorithm, pool = experiment.algorithm, SerialPool(experiment.algorithm, population)
     checkpoint = Checkpoints(str(tmp_path / "checkpoints"), describe_experiment(spec)).load(
-        make_initial_state(algorithm, population)
+        lambda: make_initial_state(algorithm, population)
     )
     assert checkpoint is not None
     assert checkpoint.round == 2

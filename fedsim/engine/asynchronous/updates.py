@@ -18,13 +18,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import nan
 from typing import Any, NamedTuple
 
 from fedsim.base.tree import Tree
 from fedsim.clock.asynchronous import Asynchronous
 from fedsim.core import Context, ReducedUpdates, Traffic
-from fedsim.engine.reduction import NAMED_FAILURES
+from fedsim.engine.reduction import NAMED_FAILURES, average_metrics
 from fedsim.uploads.model_updates import MODEL
 
 Broadcasts = Mapping[str, Mapping[str, Tree]]
@@ -137,30 +136,19 @@ def _join_clients(parts: Sequence[ReducedUpdates], order: Sequence[int]) -> Redu
     }
     clients = tuple(client for client in order if client in facts)
     failed = {client for part in parts for client in part.failed}
+    metrics, metric_examples = average_metrics([(part.metrics, part.metric_examples) for part in parts])
     return replace(
         parts[-1],
         clients=clients,
         weights=tuple(facts[client][0] for client in clients),
         num_examples=tuple(facts[client][1] for client in clients),
         client_bytes=tuple(facts[client][2] for client in clients),
-        metrics=_average_metrics(parts),
+        metrics=metrics,
+        metric_examples=metric_examples,
         traffic=sum((part.traffic for part in parts), Traffic()),
         engine=_join_engines([part.engine for part in parts]),
         failed=tuple(client for client in order if client in failed),
     )
-
-
-def _average_metrics(parts: Sequence[ReducedUpdates]) -> dict[str, float]:
-    """Return the mean of each metric, weighted by the clients' examples; NaN if they hold none."""
-    names = next((part.metrics for part in parts if part.clients), {})
-    masses = [sum(part.num_examples) for part in parts]
-    if not sum(masses):
-        return dict.fromkeys(names, nan)
-    return {
-        name: sum(mass * part.metrics[name] for mass, part in zip(masses, parts, strict=True) if mass)
-        / sum(masses)
-        for name in names
-    }
 
 
 def _join_engines(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def has_tuning(algorithm: Algorithm, ctx: Context) -> bool:
 
 def personal_evaluation_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
     """Estimate the work of evaluating this client's personal model, in forward passes of one example."""
-    tuning = personal_models(algorithm).plan_tuning(ctx.for_client(client))
+    with attribute_server_errors(algorithm, "plan_tuning"):
+        tuning = personal_models(algorithm).plan_tuning(ctx.for_client(client))
     tests = sum(population.num_tests(client, each) for each in population.list_test_conventions())
     if tuning is None:
         return tests
@@ -110,7 +111,8 @@ def evaluate_personal_models(
             client_ctx = ctx.for_client(client)
             down, instruction = broadcasts[str(client_ctx.architecture)], instructions.get(client, {})
             charge = partial(count_bytes, worker.algorithm, client_ctx)
-            received += sum(wire.message_bytes({**down, **instruction}, charge).values())
+            with attribute_server_errors(worker.algorithm, "count_bytes"):
+                received += sum(wire.message_bytes({**down, **instruction}, charge).values())
             row = _try_client(worker, client_ctx, client, down, instruction, client_states.get(client))
             if row is None:
                 failed.append(client)

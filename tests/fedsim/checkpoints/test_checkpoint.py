@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
@@ -18,13 +18,17 @@ from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.base.secret_urls import find_secrets, remove_secrets
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.experiment_run import CheckpointPolicy, ExperimentRun, Status
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import FILE_BYTES, StoredClientStates, StoredRecords
+from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Lognormal
-from fedsim.core import ServerState
+from fedsim.core import Context, LocalTraining, RunSettings, ServerState
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
 from fedsim.errors import CheckpointError
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, method, run, same_memories
@@ -45,6 +49,40 @@ def test_train_is_save_load_and_train(name: str, tmp_path: Path) -> None:
     again, pool = run(method(name), population, tmp_path / "parts", resume=True)
     assert again == []
     same_memories(pool, reference)
+
+
+class Costly(FedAvg):
+    """Counts how often its first state is made, which may take a label census of all clients."""
+
+    made: ClassVar[list[Context]] = []
+
+    def init_server_state(self, ctx: Context) -> ServerState:
+        self.made.append(ctx)
+        return super().init_server_state(ctx)
+
+
+class SerialRun(ExperimentRun):
+    """A run in this process."""
+
+    server_device = "cpu"
+
+    def open_pool(self, population: Population) -> Generator[Status, None, SerialPool]:
+        yield Status("opening")
+        return SerialPool(self.experiment.algorithm, population)
+
+
+def test_a_new_run_makes_its_first_state_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Costly, "made", [])
+    experiment = Experiment(
+        algorithm=Costly(),
+        settings=RunSettings(rounds=1, cohort_size=2, local=LocalTraining(epochs=1)),
+        num_clients=2,
+        dataset=("synthetic", {"examples": 40, "test_examples": 8, "dims": 4}),
+        partition=("iid", {}),
+        models=(("logistic", {}),),
+    )
+    list(SerialRun(experiment, CheckpointPolicy(str(tmp_path), every=1)).run())
+    assert len(Costly.made) == 1
 
 
 @pytest.mark.parametrize("policy", [FedBuff(buffer=2), FedAsync()])
@@ -84,7 +122,7 @@ def test_a_checkpoint_has_every_record(tmp_path: Path) -> None:
     population = federation([8, 8], rounds=13)
     results, _ = run(FedAvg(), population, tmp_path, every=3)
     found = Checkpoints(str(tmp_path), {"algorithm": "it"}).load(
-        FedAvg().init_server_state(population.context(0))
+        lambda: FedAvg().init_server_state(population.context(0))
     )
     assert found is not None
     assert found.round == 12

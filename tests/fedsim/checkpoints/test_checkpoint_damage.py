@@ -20,10 +20,10 @@ from tests.fedsim.methods import Everything
 
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, list[RoundResult], Any]:
-    """A folder with checkpoints of rounds 4 and 6."""
+    """A folder with checkpoints of rounds 4 and 6, their results, and a function that makes a first state."""
     population = federation(cohort_size=4, rounds=6)
     results, _ = run(Everything(), population, tmp_path)
-    return tmp_path, results, Everything().init_server_state(population.context(0))
+    return tmp_path, results, lambda: Everything().init_server_state(population.context(0))
 
 
 def test_the_last_two_are_kept_and_nothing_else(two: tuple[Path, list[RoundResult], Any]) -> None:
@@ -43,7 +43,7 @@ def test_the_last_two_are_kept_and_nothing_else(two: tuple[Path, list[RoundResul
 def test_a_damaged_checkpoint_is_left_out(
     two: tuple[Path, list[RoundResult], Any], kind: str, damage: str
 ) -> None:
-    folder, results, template = two
+    folder, results, make_template = two
     content = json.loads((folder / "manifest-000006.json").read_text())
     before = (folder / "manifest-000004.json").read_text()
     names = {"manifest": ["manifest-000006.json"], "state": [content["state"]["name"]]}
@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_left_out(
         victim.write_bytes(data if damage == "flip" else data[:-3])
     warnings: list[str] = []
     kept = Checkpoints(str(folder), {"algorithm": "it"})
-    found = kept.load(template, warnings.append)
+    found = kept.load(make_template, warnings.append)
     assert found is not None
     assert (found.round, found.digest) == (4, results[3].digest)
     if kind == "manifest" and damage == "gone":
@@ -70,13 +70,13 @@ def test_a_damaged_checkpoint_is_left_out(
 def test_client_states_that_are_not_those_that_were_written_are_left_out(
     two: tuple[Path, list[RoundResult], Any],
 ) -> None:
-    folder, results, template = two
+    folder, results, make_template = two
     kept, warnings = Checkpoints(str(folder), {"algorithm": "it"}), list[str]()
-    newest = kept.load(template)
+    newest = kept.load(make_template)
     assert newest is not None
     assert newest.memory_digest == results[5].memory_digest is not None
     alter_a_memory(folder, said=False)
-    found = kept.load(template, warnings.append)
+    found = kept.load(make_template, warnings.append)
     assert found is not None
     assert (found.round, found.memory_digest) == (4, results[3].memory_digest)
     assert "the digest of the client states is not the one that was written" in warnings[0]
@@ -85,35 +85,35 @@ def test_client_states_that_are_not_those_that_were_written_are_left_out(
 def test_a_checkpoint_of_before_it_said_its_client_states_digest_is_read(
     two: tuple[Path, list[RoundResult], Any],
 ) -> None:
-    folder, _, template = two
+    folder, _, make_template = two
     reseal(folder / "manifest-000006.json", lambda content: content.pop("memory_digest"))
-    found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
+    found = Checkpoints(str(folder), {"algorithm": "it"}).load(make_template)
     assert found is not None
     assert (found.round, found.memory_digest) == (6, None)
 
 
 def test_without_any_whole_checkpoint_it_says_so(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder, _, template = two
+    folder, _, make_template = two
     for manifest in folder.glob("manifest-*.json"):
         manifest.write_text("{")
     with pytest.raises(
         CheckpointError, match=r"no checkpoint in .* is whole: .*manifest-000006\.json is dam"
     ):
-        Checkpoints(str(folder)).load(template)
-    assert Checkpoints(str(folder / "nothing")).load(template) is None
+        Checkpoints(str(folder)).load(make_template)
+    assert Checkpoints(str(folder / "nothing")).load(make_template) is None
 
 
 def test_another_experiment_is_refused(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder, _, template = two
+    folder, _, make_template = two
     other = Checkpoints(str(folder), {"algorithm": "other", "local": {"lr": 1}})
     words = r"manifest-000006\.json is of another experiment: algorithm was 'it', is 'other'; local was None"
     with pytest.raises(CheckpointError, match=words):
         other.check_newest()
     with pytest.raises(CheckpointError, match=words):
-        other.load(template)
+        other.load(make_template)
     with pytest.raises(CheckpointError, match="a state with"):
         Checkpoints(str(folder), {"algorithm": "it"}).load(
-            Wrapped(params={}, base=None, scores=None, odd=None)
+            lambda: Wrapped(params={}, base=None, scores=None, odd=None)
         )
 
 
@@ -138,7 +138,7 @@ def test_clear_removes_checkpoints_and_nothing_else(two: tuple[Path, list[RoundR
 def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
     two: tuple[Path, list[RoundResult], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, results, template = two
+    folder, results, make_template = two
     before = {f.name: f.read_bytes() for f in folder.iterdir()}
     population = federation(cohort_size=4, rounds=8)
 
@@ -152,7 +152,7 @@ def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
         Checkpoints(str(folder)).check_writable()
     monkeypatch.undo()
     assert {f.name: f.read_bytes() for f in folder.iterdir()} == before
-    found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
+    found = Checkpoints(str(folder), {"algorithm": "it"}).load(make_template)
     assert found is not None
     assert found.digest == results[5].digest
 

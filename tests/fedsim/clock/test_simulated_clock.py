@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,16 +18,18 @@ from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Equal, FileRows, Lognormal
 from fedsim.clock.policies import Deadline, OverSelection, Policy, Tiers, Wait
 from fedsim.clock.profiles import ClientWork
-from fedsim.core import Algorithm
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, ReducedUpdates
+from fedsim.engine.faults import Faults
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.round_timing import MessageMeter
 from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.errors import MethodFailed
 from fedsim.models import make_net
 from fedsim.samplers import CohortSampling
 from fedsim.samplers.samplers import PowerOfChoice
 from fedsim.training.flops import example_flops
-from tests.fedsim.federations import federation
+from tests.fedsim.federations import federation, with_settings
 from tests.fedsim.methods import quick
 
 SIZES = [16, 8, 24, 40, 32]
@@ -144,6 +146,47 @@ def test_partial_work_by_hand(population: Population) -> None:
     assert result.cost.updates == steps * weights
 
 
+class Looking(FedAvg):
+    """Compares the steps of each client with those that the server knows of."""
+
+    made: ClassVar[dict[int, int]] = {}
+    known: ClassVar[dict[str, dict[int, int]]] = {}
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        self.made[task.client] = len(task.batches)
+        return super().train_client(ctx, task)
+
+    def note_steps(self, hook: str, ctx: Context) -> None:
+        self.known[hook] = {
+            client: ctx.for_client(client).local.steps_for(SIZES[client]) for client in self.made
+        }
+
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        self.note_steps("aggregate", ctx)
+        return super().aggregate(ctx, state, reduced)
+
+    def deploy_models(self, ctx: Context, state: Any) -> Any:
+        self.note_steps("deploy_models", ctx)
+        return super().deploy_models(ctx, state)
+
+    def describe_round(self, ctx: Context, state: Any) -> Any:
+        self.note_steps("describe_round", ctx)
+        return super().describe_round(ctx, state)
+
+
+def test_the_server_knows_the_partial_work_of_each_client(
+    population: Population, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Looking, "made", {})
+    one_round = with_settings(population, rounds=1)
+    deadline = sorted(five_arrivals(population, (1,) * 5))[3] + 0.001
+    run(one_round, five(Deadline(seconds=deadline, partial=True)), Looking())
+    whole = {client: 2 * ceil(SIZES[client] / 8) for client in Looking.made}
+    assert Looking.made != whole
+    assert Looking.known["aggregate"] == Looking.known["describe_round"] == Looking.made
+    assert Looking.known["deploy_models"] == whole  # models are scored without limits
+
+
 def test_over_selection_by_hand(population: Population) -> None:
     arrivals = five_arrivals(population)
     smaller = replace(population, settings=replace(population.settings, cohort_size=3))
@@ -205,6 +248,27 @@ def test_an_upload_is_as_large_as_without_examples(name: str) -> None:
     if name not in VARYING:
         assert list(sizes.up.values()) == [up for _, up in reduced.client_bytes]
     assert sum(up for _, up in reduced.client_bytes) == reduced.traffic.up
+
+
+def test_an_upload_is_measured_on_a_cpu_whatever_the_precision_of_the_workers() -> None:
+    plain, algorithm = federation(), FedAvg()
+    population = with_settings(plain, local=replace(plain.settings.local, precision="tf32"))
+    ctx = population.context(0)
+    state = algorithm.init_server_state(ctx)
+    sizes, expected = (MessageMeter(algorithm, each).measure(ctx, state, [1]) for each in (population, plain))
+    assert sizes == expected
+
+
+def test_an_error_without_examples_is_no_error_of_a_client() -> None:
+    class Dividing(FedAvg):
+        def weigh_client(self, ctx: Context, task: ClientTask) -> float:
+            return 1 / task.num_examples
+
+    pool = SerialPool(Dividing(), federation(), faults=Faults(client_error="skip"))
+    devices = Devices(fleet=SLOW, policy=Deadline(seconds=9))
+    words = "Dividing failed in the size probe: the upload of a client without examples .*ZeroDivisionError"
+    with pytest.raises(MethodFailed, match=words):
+        list(simulate(Dividing(), federation(), pool, devices=devices))
 
 
 def test_the_operations_of_the_server_take_time() -> None:

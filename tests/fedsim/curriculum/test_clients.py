@@ -241,7 +241,7 @@ def test_a_curriculum_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> No
         kept.note_round(result)
         if result.round == 2:
             kept.save(result, pool, population.settings.rounds)
-    checkpoint = kept.load(algorithm.init_server_state(population.context(0)))
+    checkpoint = kept.load(lambda: algorithm.init_server_state(population.context(0)))
     pool = SerialPool(algorithm, population)
     rest = list(simulate(algorithm, population, pool, resume=checkpoint))
     assert [r.digest for r in rest] == [r.digest for r in expected[2:]]

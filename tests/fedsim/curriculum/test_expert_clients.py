@@ -102,7 +102,7 @@ def test_the_order_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
         kept.note_round(result)
         if result.round == 2:
             kept.save(result, pool, population.settings.rounds)
-    checkpoint = kept.load(algorithm.init_server_state(population.context(0)))
+    checkpoint = kept.load(lambda: algorithm.init_server_state(population.context(0)))
     rest = list(simulate(algorithm, population, SerialPool(algorithm, population), resume=checkpoint))
     assert [r.digest for r in rest] == [r.digest for r in expected[2:]]
     assert [r.cohort for r in rest] == [r.cohort for r in expected[2:]]

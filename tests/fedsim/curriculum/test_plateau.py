@@ -100,7 +100,7 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
         if result.round == 5:
             checkpoints.save(result, pool, 8)
             break
-    checkpoint = Checkpoints(str(tmp_path)).load(make_initial_state(algorithm, population))
+    checkpoint = Checkpoints(str(tmp_path)).load(lambda: make_initial_state(algorithm, population))
     assert checkpoint is not None
     again: Any = simulate(algorithm, population, SerialPool(algorithm, population), resume=checkpoint)
     assert [each.digest for each in again] == [each.digest for each in undisturbed[5:]]

@@ -348,6 +348,28 @@ def test_several_architectures() -> None:
         assert moved == came
 
 
+class Counting(FedAvg):
+    """Clients with an even number report it."""
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        update = super().train_client(ctx, task)
+        own = {} if task.client % 2 else {"number": float(task.client)}
+        return update._replace(metrics={**own, **update.metrics})
+
+
+@pytest.mark.parametrize("policy", [None, FedBuff(buffer=3), FedAsync()], ids=str)
+def test_a_metric_is_a_mean_over_the_clients_that_report_it(policy: Asynchronous | None) -> None:
+    """In the last case each step has one client, which reports it or does not."""
+    population = federation(cohort_size=5, rounds=8)
+    devices = None if policy is None else replace(BUFF, policy=policy)
+    for result in run(population, devices, Counting()):
+        even = [client for client in result.cohort if client % 2 == 0]
+        sizes = [population.partition.size(client) for client in even]
+        expected = pytest.approx(np.average(even, weights=sizes)) if even else None
+        assert result.metrics.get("number") == expected
+        assert result.metrics["train_loss"] > 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Broken(FedAvg):
     """Raises at these clients."""
@@ -373,7 +395,7 @@ def test_clients_that_fail_are_left_out() -> None:
         assert sorted(errors) == sorted(map(str, result.failed))
 
 
-def test_a_step_without_updates_leaves_the_model_as_it_is() -> None:
+def test_a_step_without_updates_leaves_the_model_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     population, faults = federation(cohort_size=4, rounds=8), Faults(client_error="skip")
     algorithm = Broken(clients=(2, 5))
     results = list(
@@ -382,6 +404,7 @@ def test_a_step_without_updates_leaves_the_model_as_it_is() -> None:
     assert {result.failed for result in results} == {(), (2,), (5,)}
     for before, after in pairwise(results):
         assert (before.digest == after.digest) == bool(after.failed)
+    assert not caplog.records  # all weights are 0, but not for lack of examples
     broken = Broken(clients=tuple(range(1, 10)))
     with pytest.raises(CohortFailed, match=r"4 updates in a row failed; client [0-9]: ZeroDivisionError"):
         list(simulate(broken, population, SerialPool(broken, population, faults=faults), devices=ASYNC))

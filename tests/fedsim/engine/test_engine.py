@@ -205,6 +205,21 @@ def test_evaluation_only_when_asked_and_at_the_end() -> None:
     assert scored == [False, True, False, True, True]
 
 
+class Private(FedAvg):
+    """Has no model for everybody, and says so only once."""
+
+    deploys_models: ClassVar[bool] = False
+
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, tree.Tree]:
+        raise NotImplementedError
+
+
+def test_a_method_that_deploys_no_models_is_not_asked_for_them() -> None:
+    population = federation(rounds=1)
+    (result,) = simulate(Private(), population, SerialPool(Private(), population), personal="never")
+    assert set(result.metrics) == {"train_loss"}
+
+
 class Teaching(FedAvg, ServerTraining):
     """Notes where its server trains, and where its clients do."""
 

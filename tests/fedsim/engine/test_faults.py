@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,23 @@ from fedsim.algorithms import FedAvg
 from fedsim.base.digest import ClientStatesDigest, client_state_digest, client_state_digests
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
-from fedsim.core.capabilities import ClientInstructions, CohortSelection, StepNoise
+from fedsim.core.capabilities import (
+    ClientInstructions,
+    CohortSelection,
+    HeldOutExamples,
+    PayloadAccounting,
+    PersonalBroadcast,
+    PersonalModels,
+    StepNoise,
+)
+from fedsim.engine.evaluation.personal_evaluation import evaluate_personal_models, personal_evaluation_work
 from fedsim.engine.faults import Chaos, Faults, parse_chaos, should_fail_client, should_kill_actor
 from fedsim.engine.pools import SerialPool
+from fedsim.engine.reduction import combine_results
+from fedsim.engine.server_messages import make_broadcasts, make_personal_instructions, measure_bytes_down
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, CohortFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError
+from fedsim.training.effort import CostMeter
 from fedsim.training.local_loop import TrainedModel
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
@@ -91,6 +103,34 @@ def test_an_upload_that_is_not_the_declared_one_names_algorithm_and_payload(
 ) -> None:
     with pytest.raises(ClientFailed, match=words):
         run(Misdeclared(names=names), federation(rounds=1), Faults())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disordered(FedAvg):
+    """Client 1 uploads the keys of its model in the opposite order."""
+
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Any:
+        update = super().make_update(ctx, task, trained)
+        if task.client != 1:
+            return update
+        return update._replace(upload={"params": dict(reversed(update.upload["params"].items()))})
+
+
+def test_payloads_with_keys_in_another_order_are_not_added() -> None:
+    """Whether one worker trains both clients or each another one; the policy is for errors of clients."""
+    algorithm, population = Disordered(), federation([16, 16], rounds=1)
+    fault = (
+        r"ValueError: the payload params has head.bias \[4\] where that of another client has fc1.0.weight \["
+    )
+    with pytest.raises(ClientFailed, match=f"client 1 failed in train: {fault}"):
+        run(algorithm, population, SKIP)
+    ctx = population.context(0)
+    broadcasts = make_broadcasts(algorithm, ctx, algorithm.init_server_state(ctx))
+    worker = SerialPool(algorithm, population).worker
+    results = [worker.train_span(0, client, [(client,)], broadcasts, {}, {})[0] for client in (0, 1)]
+    down = measure_bytes_down(algorithm, ctx, broadcasts, {})
+    with pytest.raises(MethodFailed, match=f"Disordered failed in the sum of its uploads: {fault}"):
+        combine_results(algorithm, ctx, results, [0, 1], down, {}, ClientStatesDigest())
 
 
 def test_skipping_is_as_if_the_client_had_not_come() -> None:
@@ -203,6 +243,36 @@ def test_what_a_method_raises_on_the_server_is_named(stage: str) -> None:
     with pytest.raises(MethodFailed, match=f"Unfinished failed in {stage}: KeyError: 'momentum'") as caught:
         run(algorithm, federation(rounds=1), Faults())
     assert 'raise KeyError("momentum")' in caught.value.trace
+
+
+class Accounted(FedAvg, PayloadAccounting, HeldOutExamples, PersonalModels, PersonalBroadcast):
+    """Every hook that the server also calls outside of the hooks of a round, and that it lets raise."""
+
+    def broken(self, *_: Any) -> Any:
+        raise KeyError("momentum")
+
+    count_bytes = held_out_share = plan_tuning = broadcast_personal = instructs_personal = broken
+
+
+@pytest.mark.parametrize("stage", ["count_bytes", "held_out_share", "plan_tuning", "instructs_personal"])
+def test_what_counting_raises_on_the_server_is_named(stage: str) -> None:
+    population, algorithm = federation(rounds=1), Accounted()
+    ctx = population.context(0)
+    state = algorithm.init_server_state(ctx)
+    broadcasts = make_broadcasts(algorithm, ctx, state)
+    worker = SerialPool(algorithm, population).worker
+    calls: dict[str, list[Callable[[], Any]]] = {
+        "count_bytes": [
+            lambda: measure_bytes_down(algorithm, ctx, broadcasts, {}),
+            lambda: evaluate_personal_models(worker, 0, [1], broadcasts, {}, {}),
+        ],
+        "held_out_share": [lambda: CostMeter(algorithm, population).training_cost(ctx, state, [1])],
+        "plan_tuning": [lambda: personal_evaluation_work(algorithm, population, ctx, 1)],
+        "instructs_personal": [lambda: make_personal_instructions(algorithm, ctx, state, [1])],
+    }
+    for call in calls[stage]:
+        with pytest.raises(MethodFailed, match=f"Accounted failed in {stage}: KeyError: 'momentum'"):
+            call()
 
 
 def test_a_state_that_cannot_be_digested_is_named() -> None:
