@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from posixpath import normpath
 from typing import Any, NamedTuple
 
 from api.comparison.compared_run import ComparedRun
@@ -56,7 +57,9 @@ def _find_data(run: ComparedRun, metric: str) -> RunData:
     dataset = data["dataset"]
     parameters = dataset if isinstance(dataset, Mapping) else {}
     texts = sorted(
-        (name, _write(value)) for name, value in parameters.items() if name not in ("name", *PREPARATION)
+        (name, normpath(value) if name == "path" else _write(value))
+        for name, value in parameters.items()
+        if name not in ("name", *PREPARATION)
     )
     return RunData(run.dataset, tuple(texts), _find_tests(data.get("tests"), metric))
 

@@ -15,6 +15,12 @@ RunSource: TypeAlias = str | Path
 FILE_ENDINGS = (".json", ".jsonl")
 
 
+def _has_form_of_path(text: str) -> bool:
+    """Whether a text is a path and no name of a sweep, which may also have a slash."""
+    is_in_folder = "/" in text and Path(text).expanduser().parent.is_dir()
+    return is_in_folder or text.startswith((".", "/", "~")) or text.endswith(FILE_ENDINGS)
+
+
 @contextmanager
 def explain_missing_paths(sources: Iterable[RunSource]) -> Iterator[None]:
     """Ask a service for jobs and sweeps inside this context: a misspelled path is named.
@@ -25,7 +31,7 @@ def explain_missing_paths(sources: Iterable[RunSource]) -> Iterator[None]:
     """
     missing = [source for source in sources if not Path(source).expanduser().exists()]
     for source in missing:
-        if isinstance(source, Path) or "/" in source or source.endswith(FILE_ENDINGS):
+        if isinstance(source, Path) or _has_form_of_path(source):
             hint = f"correct the path; a sweep of this name has the label group={source}"
             raise SettingsError(f"there is no folder or file {str(source)!r}", hint)
     try:

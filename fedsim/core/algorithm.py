@@ -33,8 +33,8 @@ class Algorithm(ABC):
             `{**FedAvg.uploads, "control": Reduction.SUM}`.
         free_uploads: uploads that no network would carry, and that cost no bytes: bookkeeping of the
             simulation, and views of other payloads.
-        update_figures: uploads that are figures of a client's whole update, such as its norm. What changes
-            updates, such as clipping or compression, leaves them wrong, and does not suit the method.
+        update_figures: uploads that are figures of a client's whole update, such as its norm. Clipping,
+            compression and attacks change updates and not these figures, so they do not suit the method.
         stateful: whether clients keep a state between rounds.
         heterogeneous: whether clients may have different architectures.
         deploys_models: whether the server has a model for everybody, to score and to export.

@@ -1,9 +1,9 @@
 """A cache of decoded data beside its files, for a fast second start.
 
 The key of an entry is the content of the files and the recipe that decoded them. Reading every file for the
-key would cost most of the cache's gain. Therefore a list of names, sizes and modification times points to the
-key while it is unchanged, as in version control systems. Files that were only touched or copied are read once
-more and found again.
+key would cost most of the cache's gain. Therefore the folder with a list of names, sizes and times points to
+the key while it is unchanged, as in version control systems. Files that were only touched or copied are read
+once more and found again.
 """
 
 from __future__ import annotations

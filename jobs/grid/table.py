@@ -310,7 +310,7 @@ def read_table(file: Path) -> Table:
     try:
         data = parse_text(file.read_text("utf-8"))
         if not isinstance(data, Mapping):
-            raise SettingsError(f"{file.name} is no mapping of fields", "docs/cli.md has an example")
+            raise SettingsError(f"{file.name} is no mapping of fields", f"see {FOLDER / 'demo-claim.yaml'}")
         overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
         overrides["set"] = _make_items(data.get("set"))
         return Table.model_validate({**data, "name": file.stem, **overrides})

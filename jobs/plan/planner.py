@@ -32,6 +32,7 @@ from fedsim.core.error_attribution import is_out_of_memory
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, NoCapacityNow, OutOfMemory, PoolFailed
 from jobs.json_process import answer_standard_input, limit_memory
+from jobs.local_ray.keeper_files import read_addresses
 from jobs.local_ray.machine import count_cpus
 from jobs.plan.checker import count_check_bytes, make_memory_error
 from jobs.plan.plan import Plan, PlannedClients, PlannedNode, advise_on_rounds, advise_on_workers
@@ -96,10 +97,11 @@ def add_note_on_short_run(found: Plan, spec: JobSpec, settings: Settings, second
     Args:
         found: the plan.
         spec: of the run.
-        settings: a Ray address means that all runs train there.
+        settings: the address of another Ray than that of their home means that all runs train there.
         seconds: for the measurement.
     """
-    if settings.ray_address is not None or not is_short(spec, settings):
+    own = read_addresses(settings.home)
+    if settings.ray_address not in (None, own and own.gcs) or not is_short(spec, settings):
         return found
     taken = time_rounds(spec, settings, seconds)
     note = f"this run is short: it trains in one process without Ray, in about {taken:.1f} s"

@@ -117,7 +117,8 @@ class ServiceTrials:
             return Score("", None, error=str(refusal))
         if (error := self._wait(job, work.until)) is not None:
             return Score("", None, error=error, job=job.job.id)
-        record = job.rounds(work.until - 1)[0]
+        # A privacy budget may end the job before the round.
+        record = job.rounds(min(work.until, job.job.rounds_done) - 1)[0]
         return read_score(record.metrics, record.digest, work.metric)._replace(job=job.job.id)
 
     def _submit(self, spec: JobSpec, trial: str, values: Mapping[str, Any] = NO_VALUES) -> TrialJob:
@@ -132,12 +133,17 @@ class ServiceTrials:
         return job
 
     def _wait(self, job: TrialJob, until: int = 0) -> str | None:
-        """Wait until a job has succeeded and has a round; return why that never happens, or None."""
+        """Wait until a job has succeeded and has a round; return why that never happens, or None.
+
+        A job that has no such round after it was resumed has ended by its privacy budget.
+        """
         pause, may_resume = FIRST_PAUSE, True
         while (state := job.job.state) is not JobState.SUCCEEDED or job.job.rounds_done < until:
             if state is JobState.SUCCEEDED and may_resume:
                 job.resume(until)
                 may_resume = False
+            elif state is JobState.SUCCEEDED:
+                return None
             elif state in FINAL:
                 return f"job {job.job.id} {state}: {job.job.message or 'no message'}"
             if self._is_over.wait(pause):

@@ -237,12 +237,15 @@ def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
         "held: the interval excludes 0 in the claimed direction; reversed: in the other direction;"
         " no difference to tell: it includes 0",
         *(
-            ["of claims with a margin, held: the interval lies within it; reversed: outside; else not told"]
+            [
+                "of level claims, held: the interval lies within the margin; reversed: it lies outside."
+                " Of claims of no less, held: it lies above the lower end of the margin"
+            ]
             if any(verdict.claim.margin is not None for verdict in verdicts)
             else []
         ),
         *(
-            ["of claims by how much, held: the interval lies beyond it; reversed: short of it"]
+            ["of claims by more than a number, held: the interval lies beyond; reversed: short of it"]
             if any(verdict.claim.by is not None for verdict in verdicts)
             else []
         ),

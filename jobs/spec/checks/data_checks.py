@@ -68,9 +68,9 @@ def find_data_faults(
     share, examples = spec.data.public.fraction, facts.all_examples
     if needs_public_set(spec) and share and not round(share * examples):
         faults.append(make_public_set_error(spec, f"that is none of {examples:,} examples"))
-    validation = spec.evaluation.validation
-    if validation and facts.examples and not round(validation * facts.examples):
-        message = f"is none of {facts.examples:,} training examples"
+    validation, left = spec.evaluation.validation, examples - round(share * examples)
+    if validation and left and not round(validation * left):
+        message = f"is none of {left:,} training examples"
         faults.append(FieldError("evaluation.validation", validation, message, "raise it, or leave it out"))
     if spec.data.public.copies and not _has_images(spec, facts):
         message = f"are copies of images, and {spec.data.dataset.name} has none"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, floor
 
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.parameters import find_parameter_faults
 from fedsim.clock.policies import OverSelection
 from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
@@ -189,13 +190,16 @@ def _find_threshold_faults(spec: JobSpec) -> Iterator[FieldError]:
     policy = None if spec.devices is None else spec.devices.policy
     if policy is None or policy.name != "over_selection" or spec.secure_aggregation is None:
         return
+    if find_parameter_faults(OverSelection, policy.params):
+        return  # `find_device_faults` names them
     clients, threshold = spec.clients, spec.secure_aggregation.threshold
     asked = OverSelection(**policy.params).count_asked(clients.cohort_size, clients.total)
     if clients.cohort_size < ceil(threshold * asked):
         message = f"has {clients.cohort_size} of {asked} clients count, less than the share "
         message += f"{threshold:g} that secure_aggregation.threshold needs"
         factor = policy.params.get("factor", OverSelection().factor)
-        yield FieldError("devices.policy.factor", factor, message, f"allowed: up to {1 / threshold:.2g}")
+        most = floor(100 * floor(clients.cohort_size / threshold) / clients.cohort_size) / 100
+        yield FieldError("devices.policy.factor", factor, message, f"allowed: up to {most:g}")
 
 
 def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:

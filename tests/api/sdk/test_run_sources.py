@@ -56,5 +56,6 @@ def test_the_sdk_says_the_same(folder: str) -> None:
 
 
 def test_a_service_that_answers_is_asked_for_other_words(folder: str, service: RunningService) -> None:
-    with pytest.raises(JobNotFound):
-        compare(folder, "scafold", url=service.url)
+    for word in ("scafold", "lr/0.1"):
+        with pytest.raises(JobNotFound):
+            compare(folder, word, url=service.url)

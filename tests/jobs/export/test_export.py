@@ -80,6 +80,7 @@ def test_the_module_normalises_and_has_the_weights(folder: Path) -> None:
 
 
 def test_a_regression_on_a_table_takes_its_numbers_and_returns_targets_in_their_unit(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra 'table' is not installed")
     lines = [f"{10**6 + n},{['old', 'new'][n % 2]},{200.5 + n % 3}" for n in range(60)]
     table = tmp_path / "data" / "houses.csv"
     table.parent.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import DataError, OutOfMemory
+from jobs.local_ray.keeper_files import Addresses, write_addresses
 from jobs.plan import planner
 from jobs.plan.plan import Plan
 from jobs.plan.planner import add_note_on_short_run, draft_plan, plan
@@ -61,6 +63,12 @@ def test_a_plan_of_a_short_run_says_that_it_needs_no_ray(settings: Settings) -> 
     assert noted.faster == []
     assert "one process without Ray" in noted.notes[0]
     assert add_note_on_short_run(drafted, small, replace(settings, ray_address="auto"), 1.0) == drafted
+    # The planner of a service connects to the local Ray of its home.
+    settings.home.mkdir(exist_ok=True)
+    write_addresses(settings.home, Addresses(os.getpid(), "", "", gcs="127.0.0.1:9"))
+    ours, other = (replace(settings, ray_address=f"127.0.0.1:{port}") for port in (9, 8))
+    assert add_note_on_short_run(drafted, small, ours, 1.0) != drafted
+    assert add_note_on_short_run(drafted, small, other, 1.0) == drafted
     large = spec(rounds=3, resources__workers=2)
     assert add_note_on_short_run(drafted, large, settings, 1.0) == drafted
 

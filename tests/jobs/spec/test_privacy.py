@@ -186,6 +186,11 @@ def test_secure_aggregation_is_made_and_described(settings: Settings) -> None:
             "devices.policy.factor",
             "10 of 20 clients count",
         ),
+        (
+            {"devices": {"fleet": "phones", "policy": {"name": "over_selection", "faktor": 2}}},
+            "devices.policy.faktor",
+            "did you mean 'factor'",
+        ),
         ({"secure_aggregation": {"neighbours": 10}}, "secure_aggregation.neighbours", "which are 9"),
         ({"secure_aggregation": {"threshold": 0}}, "secure_aggregation.threshold", "0"),
     ],

@@ -98,6 +98,8 @@ def test_no_trial_has_a_score_on_the_test_set(tmp_path: Path, settings: Settings
 def test_a_trial_is_the_run_from_rung_to_rung(
     tmp_path: Path, settings: Settings, changes: dict[str, Any], rounds: int
 ) -> None:
+    if "privacy" in changes:
+        pytest.importorskip("opacus", reason="the extra 'privacy' is not installed")
     spec = parse_spec({**BASE, **changes, "checkpoint": {"every": 0}})
     whole = run_in_process(spec, settings, RunListener()).records
     assert len(whole) == rounds
