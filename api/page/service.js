@@ -26,6 +26,9 @@ export class RefusedError extends Error {
   }
 }
 
+// Whether the same request may succeed later: nobody answered, or the service is busy or starting.
+export const isTemporary = ({ status }) => !status || status === 429 || status >= 500;
+
 export function keepToken(token) {
   sessionStorage.setItem(KEY, token);
 }
@@ -105,7 +108,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
       if (turn.aborted) return false;
       // After the store was restored from a backup, the last event may be one that it does not have.
       if (error instanceof RefusedError && error.status === 422 && last > 0) last = 0;
-      else if (error instanceof RefusedError && error.status < 500 && error.status !== 429) throw error;
+      else if (!isTemporary(error)) throw error;
     }
     onConnection(false);
     await pause(delay, signal);

@@ -1,7 +1,7 @@
 // Shared by all views: the token dialog, confirmations, notices, and the state of the connection.
 
 import { element, setText } from "./element.js";
-import { hasToken, keepToken, RefusedError } from "./service.js";
+import { hasToken, isTemporary, keepToken, RefusedError } from "./service.js";
 import { pause } from "./waiting.js";
 
 const NOTICE_SECONDS = 8;
@@ -79,6 +79,7 @@ export function confirm({ head, text, yes, number = null }) {
   setText(find("confirm-text"), text);
   setText(find("confirm-yes"), yes);
   dialog.returnValue = "no";
+  find("confirm-no").onclick = () => dialog.close("no"); // not a submit button: Enter in the number field takes the first one
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" && (number ? Number(input.value) : true)), { once: true });
@@ -102,7 +103,7 @@ export async function repeat(source, every, signal, work) {
       } catch (error) {
         if (signal.aborted) return;
         // The view shows errors that the service returns. The line at the top shows a service that does not answer or is busy.
-        setConnection(source, error instanceof RefusedError && error.status < 500 && error.status !== 429);
+        setConnection(source, !isTemporary(error));
       }
     }
     await pause(every(), signal);

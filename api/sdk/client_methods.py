@@ -12,7 +12,7 @@ from api.sdk.calls import Call
 from api.sdk.job_search import PAGE, find_job
 from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
 from api.sdk.transport.connection import Connection
-from fedsim.errors import SpecError
+from fedsim.errors import SettingsError, SpecError
 
 if TYPE_CHECKING:
     from api.reports.notebook import ComparisonView
@@ -227,15 +227,19 @@ class ClientMethods:
         Raises:
             JobNotFound: one of the jobs does not exist.
             RequestError: no record has the metric, or no group is the baseline.
-            SettingsError: there is nothing to compare, a path does not exist, or a file has no round records.
+            SettingsError: there is nothing to compare, a path does not exist, a file has no round records, or
+                NumPy or SciPy is missing.
         """
-        # These modules import NumPy, which most uses of the client never need.
         from api.comparison.compare import compare_runs
         from api.reports.notebook import ComparisonView
         from api.sdk.compared_runs import read_runs
 
         found = await read_runs(self._connection, runs, label)
-        compared = compare_runs(found, metric, target, last=last, against=against, together=together)
+        try:
+            compared = compare_runs(found, metric, target, last=last, against=against, together=together)
+        except ModuleNotFoundError as error:
+            message = f"a comparison needs {error.name}, which is missing"
+            raise SettingsError(message, "install numpy and scipy beside fedsim-client") from error
         return ComparisonView.from_comparison(compared)
 
     async def catalogue(self, kind: str) -> list[dict[str, Any]]:

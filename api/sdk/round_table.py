@@ -33,9 +33,12 @@ def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def list_columns(records: Iterable[RoundRecord]) -> list[str]:
-    """List the columns of a table: every key of every record, in the order of `RECORD_FIELDS`."""
+    """List the columns of a table: every key of every record, in the order of `RECORD_FIELDS`.
+
+    Without records it is `round` alone.
+    """
     names = dict.fromkeys(name for record in records for name in flatten_record(record))
-    return sorted(names, key=lambda name: RECORD_FIELDS.index(name.partition(".")[0]))
+    return sorted(names or ["round"], key=lambda name: RECORD_FIELDS.index(name.partition(".")[0]))
 
 
 def format_csv(columns: list[str], records: Iterable[RoundRecord]) -> Iterator[str]:

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 MOST_PAIRS = 1000
 """Beyond this number of pairs `count_pairs_to_tell` answers None: nobody runs as many seeds."""
 
@@ -71,6 +69,8 @@ def compare_paired(
         raise ValueError(
             f"{len(values)} figures and {len(baseline)} of the baseline: give one of each per seed"
         )
+    import numpy as np  # missing where only the client is installed
+
     differences = np.asarray(values, dtype=float) - np.asarray(baseline, dtype=float)
     if not np.isfinite(differences).all():
         raise ValueError("a figure is not finite: leave out the runs that diverged, and say so")

@@ -19,6 +19,7 @@ const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.
 export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });
   const legend = makeLegend();
+  let mapNote = "";
   const map = figure("class-map", "Examples of each class by client", signal, (found) => {
     const groups = findGroups(records, found);
     legend.update(findLargest(found.counts), Boolean(groups));
@@ -30,9 +31,9 @@ export function clients(job, records, signal) {
 
   async function read() {
     map.draw(); // the algorithm may have reported other clusters since
-    if (map.found && scores.found) return;
     setText(note, "Reading the examples of each client …");
-    const notes = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
+    // The examples stay as they are; the scores are those of the last evaluation.
+    const notes = await Promise.all([map.found ? mapNote : attempt(async () => (mapNote = await readMap(map))), attempt(() => readScores(scores))]);
     setText(note, notes.filter(Boolean).join(" "));
   }
 

@@ -6,7 +6,7 @@ import { copy } from "../clipboard.js";
 import { save } from "../download.js";
 import { button, element, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
 import { AXES, listAxes } from "../records.js";
-import { get, jobPath, request } from "../service.js";
+import { get, isTemporary, jobPath, request } from "../service.js";
 import { notice, repeat, withToken } from "../session.js";
 import { FINAL, formatMetricName } from "../formatting.js";
 import { isShare } from "../metrics.js";
@@ -20,6 +20,7 @@ const MOST_POLLED_JOBS = 20; // more jobs are polled less often, because the ser
 const AGAIN = 10; // turns after which ended jobs are read again: somebody may have resumed them
 const MOST_POINTS = 60; // a longer curve is drawn without markers
 const LAST = 5; // scores in the mean of the last rounds
+const RESETS = { metric: { setting: "chosen", value: null }, against: { setting: "against", value: "" } }; // by the field that is refused
 const TABLES = [["CSV", "csv", "text/csv"], ["Markdown", "md", "text/markdown"], ["LaTeX", "tex", "application/x-latex"]];
 
 export const title = "Compare";
@@ -151,10 +152,20 @@ class Comparison {
       if (ask !== this.asks) return; // an answer to an older question
       Object.assign(this, { found, seen });
     } catch (error) {
-      if (error.status !== 422 || !(this.chosen || this.against)) throw error;
+      if (ask !== this.asks) return;
+      if (isTemporary(error) || error.status === 401) throw error;
+      const fault = error.errors.find(({ path }) => path in RESETS && this[RESETS[path].setting]);
+      if (!fault) {
+        // The same question would be refused again: it is asked only when a job or a setting changes.
+        Object.assign(this, { found: null, seen });
+        this.draw();
+        setText(this.note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+        show(this.note, true);
+        return;
+      }
       // Other jobs may lack the metric or the baseline of the address.
-      notice(error.errors[0]?.message ? `${error.errors[0].path} ${JSON.stringify(error.errors[0].value)} ${error.errors[0].message}` : error.message, true);
-      this.set({ chosen: null, against: "" });
+      notice(`${fault.path} ${JSON.stringify(fault.value)} ${fault.message}`, true);
+      this.set({ [RESETS[fault.path].setting]: RESETS[fault.path].value });
       return;
     }
     this.draw();

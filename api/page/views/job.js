@@ -4,7 +4,7 @@ import { actionButtons } from "../job_actions.js";
 import { load } from "../chart.js";
 import { badge, element, replaceIfChanged, setText, show } from "../element.js";
 import { Records } from "../records.js";
-import { follow, get, jobPath } from "../service.js";
+import { follow, get, isTemporary, jobPath } from "../service.js";
 import { setConnection, isAsking, withToken } from "../session.js";
 import { pause } from "../waiting.js";
 import { FINAL, span } from "../formatting.js";
@@ -36,8 +36,8 @@ export async function open(root, { id, signal }) {
     if (signal.aborted) return;
     note.replaceChildren(`Job ${id}: ${error.message}. `, linkToJobs());
     note.classList.add("bad");
-    if (!error.status) setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { id, signal })), EVERY);
-    setConnection("job", Boolean(error.status));
+    if (isTemporary(error)) setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { id, signal })), EVERY);
+    setConnection("job", !isTemporary(error));
   }
 }
 
@@ -163,7 +163,7 @@ class JobView {
     if (this.isReading || !records.all.some(({ method }) => Object.keys(method).length)) return;
     this.isReading = true;
     try {
-      while (!signal.aborted && records.method.rounds.at(-1) !== records.last.round) {
+      while (!signal.aborted && (records.method.rounds.at(-1) ?? 0) < records.last.round) {
         const started = Date.now();
         records.method = await withToken(() => get(jobPath(this.job.id, "/method-curves"), { signal }));
         this.curves.draw();

@@ -103,7 +103,10 @@ export function open(root, { query, signal }) {
       await Promise.all([freshCurves(jobs), groups.read(jobs)]);
       if (ask === asks) showJobs(jobs);
     } catch (error) {
-      if (ask === asks && error.status && error.status !== 401) setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      if (ask === asks && error.status && error.status !== 401) {
+        setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+        show(note, true);
+      }
       throw error;
     }
   }

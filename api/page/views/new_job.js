@@ -4,7 +4,7 @@
 import { copy } from "../clipboard.js";
 import { Draft } from "../draft.js";
 import { button, element, setText, select } from "../element.js";
-import { get, jobPath, LONG, post } from "../service.js";
+import { get, isTemporary, jobPath, LONG, post } from "../service.js";
 import { confirm, setConnection, notice, withToken } from "../session.js";
 import { parseInput } from "../schema.js";
 import { Submission } from "../submission.js";
@@ -39,7 +39,7 @@ export async function open(root, { query, signal }) {
     setText(note, error.message);
     note.classList.add("bad");
     root.append(note);
-    if (error.status) return;
+    if (!isTemporary(error)) return;
     setConnection("catalogue", false);
     setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { query, signal })), AGAIN);
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,9 @@ RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 PAUSES = (0.2, 0.5, 1.0)
 """Seconds to wait before the second, third and fourth attempt of a call."""
+
+LONG_ATTEMPT = 30.0
+"""Seconds of work, without pauses, after which a refused call is not repeated."""
 
 LONGEST_PAUSE = 60.0
 """The longest `Retry-After` that a client obeys, in seconds; a longer one is an error."""
@@ -188,7 +192,7 @@ class Attempts:
     """
 
     def __init__(self, call: Call[Any], url: str) -> None:
-        self.url = url
+        self.url, self._began = url, time.monotonic()
         self._left = list(PAUSES) if call.retry else []
 
     def pause_after_loss(self, error: httpx.TransportError) -> float:
@@ -207,11 +211,14 @@ class Attempts:
         """Give the seconds to wait after a refusal, at least its `Retry-After`.
 
         Raises:
-            FedsimError: the refusal as an error, if it is permanent or it was the last attempt.
+            FedsimError: the refusal as an error, if it is permanent, it was the last attempt, or the attempts
+                took long: a check that the service gave up after minutes would take these minutes again.
         """
-        asked = read_retry_after(response)
-        if not self._left or response.status_code not in RETRY_STATUSES or asked > LONGEST_PAUSE:
+        asked, took = read_retry_after(response), time.monotonic() - self._began
+        is_permanent = response.status_code not in RETRY_STATUSES or asked > LONGEST_PAUSE
+        if not self._left or is_permanent or took > LONG_ATTEMPT:
             raise make_error(response)
+        self._began += asked
         return max(self._left.pop(0), asked)
 
 

@@ -32,6 +32,11 @@ def test_the_public_names_load_no_science(name: str) -> None:
     assert not loaded_by(f"from fedsim import {name}") & HEAVY
 
 
+def test_a_notebook_of_the_client_alone_needs_no_science() -> None:
+    """`api.reports.notebook` shows jobs and rounds; only a comparison computes."""
+    assert not loaded_by("import api.reports.notebook") & HEAVY
+
+
 def test_the_public_surface() -> None:
     import fedsim
 
