@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -154,8 +155,12 @@ def _count(verdicts: Sequence[Verdict]) -> str:
         known = [verdict.p_value for verdict in group if verdict.p_value is not None]
         if known and outcome in (Outcome.HELD, Outcome.REVERSED):
             text += f" ({sum(p < SIGNIFICANCE for p in known)} by Holm)"
-        reasons = sorted({verdict.reason for verdict in group if verdict.reason})
-        parts.append(text + (f": {'; '.join(reasons)}" if reasons else ""))
+        reasons = Counter(verdict.reason for verdict in group if verdict.reason)
+        told = [
+            reason if count == len(group) else f"{reason} ({count})"
+            for reason, count in sorted(reasons.items())
+        ]
+        parts.append(text + (f": {'; '.join(told)}" if told else ""))
     return "; ".join(parts)
 
 

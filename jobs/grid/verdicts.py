@@ -178,8 +178,11 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     if control.outcome not in harmless:
         reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)
         return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
-    is_missing = control.outcome is Outcome.NOT_RUN
-    return replace(verdict, reason="its control is not run") if is_missing else verdict
+    if control.outcome is Outcome.NOT_RUN:
+        return replace(verdict, reason="its control is not run")
+    # One seed has no interval, and so can contradict nothing.
+    is_single = control.difference is not None and control.difference.pairs < 2
+    return replace(verdict, reason="its control has one seed") if is_single else verdict
 
 
 def _compare(

@@ -35,7 +35,8 @@ chosen on examples that the client holds out. Under partial participation the we
 client whose predictions are not finite is left out of the mean. All clients of an architecture start from one
 model. Without `tau_squared` the divergences lack T_r^2 (1,600 at T_r = 40), which keeps their gradients as
 large as those of the cross-entropy; hence the default. `teachers: cluster` is fedsim's extension: the paper
-has one s^r for all clients. With several labels per example, a prediction is the probability of each label.
+has one s^r for all clients. The paper has several local epochs, without a number; the presets have one. With
+several labels per example, a prediction is the probability of each label.
 
 Reference result: see docs/results/ace-pfl.md.
 """

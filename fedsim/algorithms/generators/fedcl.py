@@ -36,14 +36,16 @@ moves at about K/N of the speed of the cohort's mean. With `tau: running`, tau i
 cohort's losses with the factor 0.9, as SuperLoss's authors have it over batches; it is taken once a round,
 because all clients share one tau.
 
-By default tau is log C, as in the public code, because the literal 10 gives every example below
-10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text
-they descend. A phase's threshold is fixed at its beginning. The phase ends when a share P of the clients is
-frozen (Algorithm 1: all of them) or after a number of rounds; plain rounds follow the last phase. Only
-clients of the cohort are checked. Difficulties are measured with the client's trained model. The generator
-learns from the cohort's heads, not from all clients', and its difficulties are those of the round; Algorithm
-1 uses the last round's. The paper's abstract names an auto-regressive auto-encoder that the paper does not
-describe.
+By default tau is log C, as in the public code, because the literal 10 gives every example below 10 - 2 lambda
+/ e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text they descend. A
+phase's threshold is fixed at its beginning. The phase ends when a share P of the clients is frozen (Algorithm
+1: all of them) or after a number of rounds; plain rounds follow the last phase. Only clients of the cohort
+are checked. Difficulties are measured with the client's trained model. The generator learns from the cohort's
+heads, not from all clients', and its difficulties are those of the round; Algorithm 1 uses the last round's.
+Clients ask it for one difficulty, the threshold of the phase, where the paper draws theirs as well; the
+threshold of the last phase stays for the rest of the run, while the difficulties that the generator learns
+fall. Without phases it is the median of all draws. The paper's abstract names an auto-regressive auto-encoder
+that the paper does not describe.
 
 The public code differs in every part: see `fedcl_code`.
 

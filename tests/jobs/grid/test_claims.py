@@ -100,6 +100,14 @@ def test_a_control_has_the_labels_of_its_claim(table: Table) -> None:
     assert verdict.outcome is Outcome.UNTESTABLE
 
 
+def test_a_control_of_one_seed_is_named(table: Table) -> None:
+    control = {"sentence": "no", "value": {"data": "Dir(1)"}, "baseline": PLAIN, "direction": "below"}
+    told = with_claims(table, {**BETTER, **IID, "control": control})
+    single = {key: run for key, run in plant(told, [0.1] * 3, "Dir(1)").items() if run.seed == 1}
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]) | single)
+    assert (verdict.outcome, verdict.reason) == (Outcome.HELD, "its control has one seed")
+
+
 @pytest.mark.parametrize("direction", ["above", "below"])
 def test_a_difference_may_have_to_pass_a_threshold(table: Table, direction: str) -> None:
     """The difference is shown as it is; its p-value is that of what lies beyond the threshold."""
