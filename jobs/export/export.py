@@ -94,7 +94,7 @@ def _write_weights(source: ModelSource, folder: Path) -> list[str]:
         "net": nets[0] if len(nets) == 1 else nets,
         "normalise": json.loads(source.notes["normalise"]),
         "classes": json.loads(source.notes.get("classes", "null")),
-        "columns": source.columns or None,
+        "columns": json.loads(source.notes.get("columns", "null")),
         "targets": json.loads(source.notes.get("targets", "null")),
         "round": int(source.notes["round"]),
     }

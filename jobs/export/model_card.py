@@ -41,7 +41,7 @@ def render_card(source: ModelSource, loading: str) -> str:
         sections.append(f"## Classes\n\nIn the order of the outputs: {', '.join(map(str, classes))}")
     if source.columns:
         names = [
-            each["name"] if each["category"] is None else f"{each['name']} is {each['category']}"
+            each.name if each.category is None else f"{each.name} is {each.category}"
             for each in source.columns
         ]
         order = "In the order of the inputs, numbers as the table has them, and 1 or 0 for a category"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsim.data import Normalise
+from fedsim.data.dataset import Column
 from fedsim.errors import FedsimError, SettingsError
+from fedsim.learning_tasks.tasks import AS_THEY_ARE, TargetScale
 from fedsim.models import make_net
 from fedsim.models.probe import select_logits
 from jobs.export.source import ModelSource
@@ -20,21 +22,14 @@ UNUSED = "num_batches_tracked"
 """A buffer of BatchNorm that no forward pass in evaluation reads; fedsim does not average it."""
 
 
-class Scale(NamedTuple):
-    """Mean and standard deviation of the columns of a table, or of the targets of a regression."""
-
-    mean: Sequence[float]
-    std: Sequence[float]
-
-
 class ExportedModel(nn.Module):
     """A model that takes inputs as the data has them, and returns targets in their own unit.
 
     Args:
         model: of normalised inputs.
         normalise: of the data set.
-        columns: of a table, whose numbers the run standardised; None for other data.
-        targets: of a regression, which learns standardised targets; None for other tasks.
+        columns: of a table, whose numbers the run standardised; () for other data.
+        targets: the scale on which a regression learns its targets.
     """
 
     columns: Tensor | None
@@ -44,15 +39,15 @@ class ExportedModel(nn.Module):
         self,
         model: nn.Module,
         normalise: Normalise,
-        columns: Scale | None = None,
-        targets: Scale | None = None,
+        columns: Sequence[Column] = (),
+        targets: TargetScale = AS_THEY_ARE,
     ) -> None:
         super().__init__()
         self.model, self._normalise = model, normalise
-        for name, scale in (("columns", columns), ("targets", targets)):
+        means, stds = [each.mean for each in columns], [each.std for each in columns]
+        for name, scale in (("columns", (means, stds)), ("targets", targets)):
             # In float64, as the data set computes: float32 would round large numbers before the mean is off.
-            found = None if scale is None else torch.tensor([scale.mean, scale.std], dtype=torch.float64)
-            self.register_buffer(name, found)
+            self.register_buffer(name, torch.tensor(scale, dtype=torch.float64) if scale[1] else None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, or the predicted targets of a regression.
@@ -86,9 +81,8 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
         message = f"the weights and the model differ in {', '.join(lacking[:5])}"
         raise SettingsError(message, f"frozen weights are not in the file; {hint}")
     normalise: dict[str, Any] = json.loads(source.notes["normalise"])
-    columns, targets = source.columns, json.loads(source.notes.get("targets", "null"))
-    scale = Scale([each["mean"] for each in columns], [each["std"] for each in columns]) if columns else None
-    return ExportedModel(module, Normalise(**normalise), scale, targets and Scale(**targets)).eval()
+    targets = TargetScale(**json.loads(source.notes.get("targets", "{}")))
+    return ExportedModel(module, Normalise(**normalise), source.columns, targets).eval()
 
 
 def make_example(source: ModelSource, number: int = 0, count: int = 2) -> Tensor:

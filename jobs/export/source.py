@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsim.data.dataset import Column
 from fedsim.errors import SettingsError
 from fedsim.models.probe import InputForm
 
@@ -35,10 +36,9 @@ class ModelSource:
         return found if isinstance(found, list) else [found]
 
     @property
-    def columns(self) -> list[dict[str, Any]]:
-        """For rows of a table, name, category, mean and std of each input value; [] for other data."""
-        found: list[dict[str, Any]] = json.loads(self.notes.get("columns", "[]"))
-        return found
+    def columns(self) -> list[Column]:
+        """For rows of a table, the column of each input value; [] for other data."""
+        return [Column(**each) for each in json.loads(self.notes.get("columns", "[]"))]
 
     def select_weights(self, number: int) -> dict[str, Any]:
         """Return the weights of one architecture.

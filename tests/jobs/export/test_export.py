@@ -88,10 +88,10 @@ def test_a_regression_on_a_table_takes_its_numbers_and_returns_targets_in_their_
     dataset = {"name": "table", "path": table.name, "target": "price"}
     folder = run(tmp_path / "run", tmp_path, data={"dataset": dataset, "partition": "iid"}, model="mlp")
     source = read(folder)
-    names = [(each["name"], each["category"]) for each in source.columns]
+    names = [(each.name, each.category) for each in source.columns]
     data = load_dataset(**dataset, roots=(table.parent,))
-    raw = data.test.x.astype(np.float64) * [each["std"] for each in source.columns]
-    raw += [each["mean"] for each in source.columns]
+    raw = data.test.x.astype(np.float64) * [each.std for each in source.columns]
+    raw += [each.mean for each in source.columns]
     program = build_module(source)
     with torch.no_grad():
         found = program(torch.from_numpy(raw.astype(np.float32)))
