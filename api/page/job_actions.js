@@ -1,7 +1,7 @@
 // The actions of a job, and their buttons.
 
 import { button } from "./element.js";
-import { jobPath, LONG, post, request } from "./service.js";
+import { describeError, jobPath, LONG, post, request } from "./service.js";
 import { confirm, notice, withToken } from "./session.js";
 import { FINAL, RESUMABLE } from "./formatting.js";
 
@@ -11,7 +11,7 @@ async function attempt(what, work) {
     notice(what);
     return true;
   } catch (error) {
-    notice(`${error.message}${error.hint ? `: ${error.hint}` : ""}`, true);
+    notice(describeError(error), true);
     return false;
   }
 }

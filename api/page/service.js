@@ -26,6 +26,9 @@ export class RefusedError extends Error {
   }
 }
 
+// An error with its way out, as one line.
+export const describeError = ({ message, hint }) => `${message}${hint ? `: ${hint}` : ""}`;
+
 // Whether the same request may succeed later: nobody answered, or the service is busy or starting.
 export const isTemporary = ({ status }) => !status || status === 429 || status >= 500;
 

@@ -3,7 +3,7 @@
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
 import { element, setText, show } from "../element.js";
-import { get, jobPath, LONG, request } from "../service.js";
+import { describeError, get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
 import { count, measure, roundHalfEven } from "../formatting.js";
 import { plainText } from "./method_changes.js";
@@ -42,7 +42,7 @@ export function clients(job, records, signal) {
     try {
       return await withToken(work);
     } catch (error) {
-      return signal.aborted ? "" : `${error.message}${error.hint ? `: ${error.hint}` : ""}.`;
+      return signal.aborted ? "" : `${describeError(error)}.`;
     }
   }
 

@@ -1,7 +1,7 @@
 // The cluster: nodes with their resources and their measured load, processes of each job, and the queue.
 
 import { badge, element, replaceIfChanged, setText, show } from "../element.js";
-import { get } from "../service.js";
+import { describeError, get } from "../service.js";
 import { repeat } from "../session.js";
 import { bytes, count, number } from "../formatting.js";
 
@@ -37,7 +37,7 @@ export function open(root, { signal }) {
     } catch (error) {
       if (!error.status || error.status === 401) throw error;
       // The service answers, and the cluster does not, or not yet.
-      setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      setText(note, describeError(error));
       show(note, true);
       replaceIfChanged(nodes, element("p", { class: "soft" }, "The nodes are unknown: the cluster does not answer."));
       replaceIfChanged(owners, makeActorTable({ jobs: [] }, names));

@@ -6,7 +6,7 @@ import { copy } from "../clipboard.js";
 import { save } from "../download.js";
 import { button, element, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
 import { AXES, listAxes } from "../records.js";
-import { get, isTemporary, jobPath, request } from "../service.js";
+import { describeError, get, isTemporary, jobPath, request } from "../service.js";
 import { notice, repeat, withToken } from "../session.js";
 import { FINAL, formatMetricName } from "../formatting.js";
 import { isShare } from "../metrics.js";
@@ -159,7 +159,7 @@ class Comparison {
         // The same question would be refused again: it is asked only when a job or a setting changes.
         Object.assign(this, { found: null, seen });
         this.draw();
-        setText(this.note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+        setText(this.note, describeError(error));
         show(this.note, true);
         return;
       }

@@ -1,7 +1,7 @@
 // The list of jobs: a table with filters and pages, updated while jobs run.
 
 import { button, element, setText, show } from "../element.js";
-import { get } from "../service.js";
+import { describeError, get } from "../service.js";
 import { repeat } from "../session.js";
 import { ACTIVE, STATES } from "../formatting.js";
 import { findMainMetric, MAIN_METRICS } from "../metrics.js";
@@ -104,7 +104,7 @@ export function open(root, { query, signal }) {
       if (ask === asks) showJobs(jobs);
     } catch (error) {
       if (ask === asks && error.status && error.status !== 401) {
-        setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+        setText(note, describeError(error));
         show(note, true);
       }
       throw error;

@@ -4,7 +4,7 @@
 import { copy } from "../clipboard.js";
 import { Draft } from "../draft.js";
 import { button, element, setText, select } from "../element.js";
-import { get, isTemporary, jobPath, LONG, post } from "../service.js";
+import { describeError, get, isTemporary, jobPath, LONG, post } from "../service.js";
 import { confirm, setConnection, notice, withToken } from "../session.js";
 import { parseInput } from "../schema.js";
 import { Submission } from "../submission.js";
@@ -284,7 +284,7 @@ class NewJob {
   // Says which jobs were submitted before an error; the next click goes on with the others.
   tellBreak(error, runs, bodies) {
     const done = this.submission.countSent(bodies);
-    const words = `${error.message}${error.hint ? `: ${error.hint}` : ""}`;
+    const words = describeError(error);
     if (error.errors?.length) this.tell({ valid: false, errors: error.errors });
     else if (runs.length === 1) notice(words, true);
     if (runs.length === 1) return;

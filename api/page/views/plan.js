@@ -2,7 +2,7 @@
 
 import { button, element, setText } from "../element.js";
 import { stringify } from "../exact_json.js";
-import { LONG, post } from "../service.js";
+import { describeError, LONG, post } from "../service.js";
 import { withToken } from "../session.js";
 import { bytes, count, span } from "../formatting.js";
 
@@ -28,7 +28,7 @@ export function planner(spec, number, signal) {
       last = { plan, asked: stringify(sortKeys(asked)) };
       answer.replaceChildren(...renderPlan(plan));
     } catch (error) {
-      if (!signal.aborted) answer.replaceChildren(element("p", { class: "message bad" }, `${error.message}${error.hint ? `: ${error.hint}` : ""}`));
+      if (!signal.aborted) answer.replaceChildren(element("p", { class: "message bad" }, describeError(error)));
       setText(summary, "no plan: see below");
     }
     clearInterval(tick);
