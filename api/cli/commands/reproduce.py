@@ -231,24 +231,20 @@ def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
     points = ", in percentage points" if units == {"points"} else ""
     seeds = ", ".join(map(str, table.seeds))
     count = sum(verdict.p_value is not None for verdict in verdicts)
+    words = list[str]()
+    if any(verdict.claim.margin is not None for verdict in verdicts):
+        words.append(
+            "of level claims, held: the interval lies within the margin; reversed: it lies outside."
+            " Of claims of no less, held: it lies above the lower end of the margin"
+        )
+    if any(verdict.claim.by is not None for verdict in verdicts):
+        words.append("of claims by more than a number, held: the interval lies beyond; reversed: short of it")
     return [
         f"difference: the first cell minus the second{metric}, seed by seed ({seeds}): mean and 95 % interval"
         + points,
         "held: the interval excludes 0 in the claimed direction; reversed: in the other direction;"
         " no difference to tell: it includes 0",
-        *(
-            [
-                "of level claims, held: the interval lies within the margin; reversed: it lies outside."
-                " Of claims of no less, held: it lies above the lower end of the margin"
-            ]
-            if any(verdict.claim.margin is not None for verdict in verdicts)
-            else []
-        ),
-        *(
-            ["of claims by more than a number, held: the interval lies beyond; reversed: short of it"]
-            if any(verdict.claim.by is not None for verdict in verdicts)
-            else []
-        ),
+        *words,
         f"p (Holm): of the paired t-test, adjusted for {count} comparisons",
     ]
 

@@ -218,8 +218,9 @@ class Attempts:
         is_permanent = response.status_code not in RETRY_STATUSES or asked > LONGEST_PAUSE
         if not self._left or is_permanent or took > LONG_ATTEMPT:
             raise make_error(response)
-        self._began += asked
-        return max(self._left.pop(0), asked)
+        pause = max(self._left.pop(0), asked)
+        self._began += pause
+        return pause
 
 
 def read_retry_after(response: httpx.Response) -> float:

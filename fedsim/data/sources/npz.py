@@ -68,11 +68,8 @@ def npz(
     number = max(number, vocabulary) if task == "next_token" else number
     classes = tuple(map(str, arrays.get("classes", np.arange(number)).tolist()))
     if task == "segmentation" and set(augment) - {"color"}:
-        message, hint = (
-            "moves the pixels of an image, and not those of its mask",
-            "use color, or leave it out",
-        )
-        raise make_spec_error("augment", augment, message, hint)
+        message = "moves the pixels of an image, and not those of its mask"
+        raise make_spec_error("augment", augment, message, "use color, or leave it out")
     normalised, augmented = choose_preparation(train.x, normalise, augment)
     return Dataset(
         name="npz",

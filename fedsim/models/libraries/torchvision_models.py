@@ -54,7 +54,6 @@ def torchvision(
         )
     chosen = None if weights is None else _find_weights(models.get_model_weights(arch), arch, weights)
     outputs = num_classes if chosen is None else len(chosen.meta["categories"])
-    has_auxiliary_heads = "aux_logits" in params or chosen is None
     if chosen is not None and arch in OWN_TRANSFORM:
         params = {"transform_input": True, "init_weights": False, **params}
     try:
@@ -64,7 +63,7 @@ def torchvision(
     if chosen is not None:
         if torch.get_default_device().type != "meta":
             module.load_state_dict(_load_weights(chosen, places))
-        if arch == "googlenet" and not has_auxiliary_heads:  # torchvision leaves them out too
+        if arch == "googlenet" and "aux_logits" not in params:  # torchvision leaves them out too
             module.aux_logits, module.aux1, module.aux2 = False, None, None
         _replace_last_layer(module, outputs, num_classes)
     made: nn.Module = module
