@@ -3,7 +3,7 @@
 FedGen's CNN, 20 clients, ten of them a round, 20 rounds of 20 steps of batch 32, lr 0.01, seed 3; the global
 model on the whole test set. Measured:
 
-    FedAvg 0.646    FedCL 0.680    FedCL with the mean of the cohort 0.763
+    FedAvg 0.646    FedCL 0.682    FedCL with the mean of the cohort 0.760
 
 Eq. 21 counts the last models of clients that did not come, so the first rounds are slower with it. The three
 runs take about 30 seconds of one core.
@@ -40,7 +40,7 @@ def test_fedcl_learns_and_goes_through_its_phases() -> None:
     plain, cohort, whole = run(FedAvg()), run(FedCL(average="cohort")), run(FedCL())
     accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, whole)]
     assert accuracy[1] > accuracy[0] > 0.5, accuracy
-    assert accuracy[2] > accuracy[0] - 0.01, accuracy  # 0.034 above it was measured
+    assert accuracy[2] > accuracy[0] - 0.01, accuracy  # 0.036 above it was measured
     for results in (cohort, whole):
         left = [reason for result in results if (reason := result.method["left"])]
         assert len(left) == 3

@@ -8,7 +8,7 @@ goal waits until most clients have reached it; its last model still counts in th
 Wire:
     down    params    the global model
             generator, labels  as in FedGen; labels are drawn from the clients' label distribution
-            threshold the difficulty of the features that clients generate, one number; with the generator
+            difficulties  quantiles of the global difficulty distribution, `draws` numbers; with the generator
             tau       with `tau: running`, the loss that separates easy from hard examples, one number
     up      params    the trained model, MEAN
             labels    how many examples of each class the client holds, GATHER
@@ -24,10 +24,10 @@ A local step descends (Eq. 19) the mean SuperLoss of the batch and, from the sec
 mean SuperLoss of as many generated features. After the last step the client fits a mixture of L Gaussians to
 the difficulties (l - tau) sigma of all its examples. The server draws numbers from each mixture; all clients'
 draws, sorted, are the global distribution of difficulty, beta. The generator makes features from a label, a
-difficulty drawn from beta, and noise. It descends the SuperLoss of the mean of the cohort's logits (Eq. 18)
-and the diversity loss. For the rules of frozen clients and of a phase's end, see
-`fedsim.techniques.learning_phases`. The new global model is the plain mean of the last models of all clients
-that ever took part (Eq. 21), as a running sum in O(K).
+difficulty drawn from beta, and noise, on the server and for the clients alike. It descends the SuperLoss of
+the mean of the cohort's logits (Eq. 18) and the diversity loss. For the rules of frozen clients and of a
+phase's end, see `fedsim.techniques.learning_phases`. The new global model is the plain mean of the last
+models of all clients that ever took part (Eq. 21), as a running sum in O(K).
 
 Deviations: Eq. 21 can be read as the mean of all clients' last models (`average: all`, the default, since its
 text sums over all K clients), or as that of the cohort and the frozen clients (`frozen`). The public code
@@ -42,10 +42,8 @@ phase's threshold is fixed at its beginning. The phase ends when a share P of th
 1: all of them) or after a number of rounds; plain rounds follow the last phase. Only clients of the cohort
 are checked. Difficulties are measured with the client's trained model. The generator learns from the cohort's
 heads, not from all clients', and its difficulties are those of the round; Algorithm 1 uses the last round's.
-Clients ask it for one difficulty, the threshold of the phase, where the paper draws theirs as well; the
-threshold of the last phase stays for the rest of the run, while the difficulties that the generator learns
-fall. Without phases it is the median of all draws. The paper's abstract names an auto-regressive auto-encoder
-that the paper does not describe.
+Beta travels as evenly spaced quantiles, not as the list of all draws. The paper's abstract names an
+auto-regressive auto-encoder that the paper does not describe.
 
 The public code differs in every part: see `fedcl_code`.
 
@@ -71,7 +69,7 @@ from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing
-from fedsim.techniques.gaussian_mixtures import pool_draws, quantile
+from fedsim.techniques.gaussian_mixtures import pool_draws
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
 from fedsim.techniques.last_models import (
     EQUAL_POWERS,
@@ -175,20 +173,21 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
         return self.sample_ready_clients(ctx, state.standing, rng)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """FedGen's payloads, the difficulty of the features that clients generate, and a running tau."""
+        """FedGen's payloads, the quantiles of beta, and a running tau."""
         sent = dict(super().broadcast(ctx, state))
         if self.tau == "running":
             sent["tau"] = {"value": torch.tensor([state.tau], dtype=torch.float32)}
         if self.uses_generated_features(ctx):
-            sent["threshold"] = {
-                "difficulty": torch.tensor([self.wanted_difficulty(state)], dtype=torch.float32)
-            }
+            sent["difficulties"] = {"quantiles": self.difficulty_quantiles(state)}
         return sent
 
-    def wanted_difficulty(self, state: Any) -> float:
-        """The phase's threshold, also after the last phase; without phases, the median of all draws."""
-        held = state.standing.threshold if self.levels else quantile(pool_draws(state.draws), 0.5)
-        return float(np.nan_to_num(held))
+    def difficulty_quantiles(self, state: Any) -> Tensor:
+        """Evenly spaced quantiles of beta, float32 `[draws]`; zeros before the first mixture."""
+        pool = pool_draws(state.draws).numpy()
+        # Diverged models have no finite difficulties, and the pool may be empty.
+        levels = (np.arange(self.draws) + 0.5) / self.draws
+        found = np.quantile(pool if len(pool) else np.zeros(1), levels, method="inverted_cdf")
+        return torch.from_numpy(found.astype(np.float32))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The mean of the last models (Eq. 21), the draws from the cohort's mixtures, the phase, and tau."""
@@ -276,11 +275,23 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
         losses = example_losses(logits, batch.y, batch.label_smoothing)
         return masked_mean(self.superloss_rule(tau)(losses) if self.superloss else losses, batch.mask)
 
-    def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
-        """Features `[batch, ...]` of these labels and of the broadcast difficulty."""
-        wanted = task.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
-        with torch.no_grad():
-            return self.generator(ctx)(task.broadcast["generator"], noise, labels, wanted)
+    def draw_step_noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *more: int
+    ) -> Tree:
+        """FedGen's noise, and random numbers for the difficulties of the generated features."""
+        drawn = super().draw_step_noise(ctx, rng, steps, batch_size, *more)
+        if not drawn:
+            return {}
+        places = {"places": rng.random((steps, self.samples or batch_size), np.float32)}
+        own = {"own_places": rng.random((steps, batch_size), np.float32)} if self.beta else {}
+        return {**drawn, **places, **own}
+
+    def generator_scalars(self, task: ClientTask, batch: Batch, *, own: bool) -> Tensor:
+        """Difficulties that the client draws from beta."""
+        places = batch.noise["own_places"][: len(batch.y)] if own else batch.noise["places"]
+        quantiles = task.broadcast["difficulties"]["quantiles"]
+        drawn: Tensor = quantiles[(places * len(quantiles)).long().clamp(max=len(quantiles) - 1)]
+        return drawn.unsqueeze(-1)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """FedGen's update, and the client's part of the mean of last models, or the change of it."""

@@ -60,7 +60,6 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_classifiers
-from fedsim.techniques.generators import draw_labels
 from fedsim.techniques.superloss import SuperLoss
 from fedsim.training.local_loop import LocalLoop, TrainedModel, run_local_loop
 from fedsim.training.losses import cross_entropy, example_losses, masked_mean
@@ -212,25 +211,15 @@ class FedCLCode(FedGen):
         logits, labels = self.classify_drawn_features(ctx, task, params, batch)
         return cross_entropy(logits, Batch(logits, labels))
 
-    def classify_drawn_features(
-        self, ctx: Context, task: ClientTask, params: Params, batch: Batch
-    ) -> tuple[Tensor, Tensor]:
-        """The head's logits for features of drawn labels and of the stage's difficulties; and the labels."""
-        labels = draw_labels(task.broadcast["labels"]["chances"], batch.noise["chance"])
-        low, high = task.broadcast["stage"]["range"]
-        wanted = (low + (high - low) * batch.noise["places"]).unsqueeze(-1)
-        with torch.no_grad():
-            made = self.generator(ctx)(task.broadcast["generator"], batch.noise["noise"], labels, wanted)
-        return self.classify_features(ctx, params, made), labels
-
-    @torch.no_grad()
-    def predict_own_labels(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The head's logits for features of the batch's labels, with the difficulties of one client."""
-        scores, count = task.broadcast["scores"]["values"], len(batch.y)
+    def generator_scalars(self, task: ClientTask, batch: Batch, *, own: bool) -> Tensor:
+        """Difficulties in the stage's range for drawn labels; for the batch's labels those of one client."""
+        if not own:
+            low, high = task.broadcast["stage"]["range"]
+            ranged: Tensor = low + (high - low) * batch.noise["places"]
+            return ranged.unsqueeze(-1)
+        scores: Tensor = task.broadcast["scores"]["values"]
         teller = (batch.noise["teller"] * len(scores)).long().clamp(max=len(scores) - 1)
-        wanted, noise = scores[teller][:count].unsqueeze(-1), batch.noise["own"][:count]
-        made = self.generator(ctx)(task.broadcast["generator"], noise, batch.y, wanted)
-        return self.classify_features(ctx, params, made)
+        return scores[teller][: len(batch.y)].unsqueeze(-1)
 
     @torch.no_grad()
     def meets_goal(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:

@@ -108,7 +108,7 @@ class FedGen(GeneratorBase):
 
     Subclasses may override the generator's loss on features (`critic`), its training labels
     (`generator_batches`), the clients' labels (`label_chances`), further inputs of the generator (`scalars`,
-    `make_features`), and the loss of logits (`logits_loss`).
+    `generator_scalars`), and the loss of logits (`logits_loss`).
 
     Attributes:
         alpha: weight of the loss on generated features of drawn labels, in round 1.
@@ -285,21 +285,41 @@ class FedGen(GeneratorBase):
 
     def generated_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The head's loss on generated features of drawn labels: a scalar."""
+        logits, labels = self.classify_drawn_features(ctx, task, params, batch)
+        return self.logits_loss(ctx, task, logits, Batch(logits, labels))
+
+    def classify_drawn_features(
+        self, ctx: Context, task: ClientTask, params: Params, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """The head's logits `[samples, classes]` for generated features of drawn labels; and the labels."""
         labels = draw_labels(task.broadcast["labels"]["chances"], batch.noise["chance"])
-        made = self.make_features(ctx, task, batch.noise["noise"], labels)
-        logits = self.classify_features(ctx, params, made)
-        return self.logits_loss(ctx, task, logits, Batch(made, labels))
+        scalars = self.generator_scalars(task, batch, own=False)
+        made = self.make_features(ctx, task, batch.noise["noise"], labels, scalars)
+        return self.classify_features(ctx, params, made), labels
 
     @torch.no_grad()
     def predict_own_labels(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The head's logits `[batch, classes]` for generated features of the batch's own labels."""
-        made = self.make_features(ctx, task, batch.noise["own"][: len(batch.y)], batch.y)
+        scalars = self.generator_scalars(task, batch, own=True)
+        made = self.make_features(ctx, task, batch.noise["own"][: len(batch.y)], batch.y, scalars)
         return self.classify_features(ctx, params, made)
 
+    def generator_scalars(self, task: ClientTask, batch: Batch, *, own: bool) -> Tensor | None:
+        """The generator's inputs besides noise and labels, `[features, scalars]`; None if it has none.
+
+        Args:
+            task: the client's work.
+            batch: the batch of a step, with its noise.
+            own: whether the features are of the batch's own labels, or of drawn labels.
+        """
+        return None
+
     @torch.no_grad()
-    def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
+    def make_features(
+        self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor, scalars: Tensor | None
+    ) -> Tensor:
         """Features `[batch, ...]` of these labels, from the broadcast generator."""
-        return self.generator(ctx)(task.broadcast["generator"], noise, labels)
+        return self.generator(ctx)(task.broadcast["generator"], noise, labels, scalars)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, the label counts, and the model's head."""

@@ -166,13 +166,13 @@ def test_the_server_knows_labels_and_difficulties_of_all_who_came() -> None:
 
 
 def test_bytes_on_the_papers_cnn() -> None:
-    """26,434 + 20,000 + 10 + 1 floats down, 26,434 + 10 + 3 L up; besides, 44 and 512 running statistics."""
+    """26,434 + 20,000 + 10 + 100 floats down, 26,434 + 10 + 3 L up; and 44 and 512 running statistics."""
     first, second = (result.traffic for result in run(FedCL(generator_steps=2, cap=9), digits()))
     model, generator = 4 * (26_434 + 44), 4 * (20_000 + 512)
     up = model + 4 * (10 + 3 * 3)
     assert (first.down, first.up) == (2 * model, 2 * up)
-    assert (second.down, second.up) == (2 * (model + generator + 4 * (10 + 1)), 2 * up)
-    sent = {"generator": 2 * generator, "threshold": 2 * 4, "difficulty": 2 * 36, "labels": 4 * 40}
+    assert (second.down, second.up) == (2 * (model + generator + 4 * (10 + 100)), 2 * up)
+    sent = {"generator": 2 * generator, "difficulties": 2 * 400, "difficulty": 2 * 36, "labels": 4 * 40}
     assert second.by_payload == {"params": 4 * model, **sent}
 
 
@@ -191,7 +191,7 @@ def test_frozen_clients_neither_receive_nor_send(freezing: list[RoundResult]) ->
         said, came = result.method, len(result.cohort)
         assert not set(frozen) & set(result.cohort)
         assert came == min(6, 10 - len(frozen))
-        down = model + (generator + labels + 4 if result.round > 1 else 0)
+        down = model + (generator + labels + 4 * FREEZING["draws"] if result.round > 1 else 0)
         assert (result.traffic.down, result.traffic.up) == (came * down, came * (model + labels + mixture))
         assert said["frozen_clients"] == len(said["frozen"])
         assert said["newly_frozen"] == sorted(set(said["frozen"]) - set(frozen))
@@ -238,8 +238,9 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     assert np.shape(labels) == (6, 8)
     assert np.shape(scalars) == (6, 8, 1)
     assert np.isin(np.ravel(scalars), state.draws[[1, 5, 9]].float().numpy()).all()
-    sent = method.broadcast(population.context(1), state)["threshold"]["difficulty"]
-    assert float(sent) == pytest.approx(state.standing.threshold)
+    sent = method.broadcast(population.context(1), state)["difficulties"]["quantiles"].numpy()
+    pool = np.sort(state.draws[[1, 5, 9]].numpy(), axis=None)
+    np.testing.assert_array_equal(sent, pool[1::3].astype(np.float32))  # the middle of each third of 60
     # As often as all clients hold them (Eq. 18), and never what nobody holds.
     uneven, chance = (
         replace(state, counts=torch.tensor([20.0, 0.0, 5.0, 75.0]).double()),
@@ -256,6 +257,6 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     plain = FedCL(**LIGHT, levels=[])
     other = plain.aggregate(ctx, plain.init_server_state(ctx), reduced)
     assert isinstance(other.standing, PhaseState)
-    told = plain.broadcast(population.context(1), other)["threshold"]["difficulty"]
-    assert float(told) == pytest.approx(np.quantile(other.draws[[1, 5, 9]], 0.5, method="inverted_cdf"))
+    told = plain.broadcast(population.context(1), other)["difficulties"]["quantiles"].numpy()
+    np.testing.assert_array_equal(told, sent)  # phases change who comes, and not what is asked for
     assert "phase" not in plain.describe_round(ctx, other)

@@ -59,7 +59,7 @@ def test_a_local_loss_is_numpys(samples: int | None, made: int) -> None:
     state = method.init_server_state(ctx)
     sent = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
     sent |= {"labels": {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}}
-    sent |= {"threshold": {"difficulty": torch.tensor([-1.5])}}
+    sent |= {"difficulties": {"quantiles": torch.tensor([-2.5, -1.5, 0.5])}}
     task = SerialPool(method, population).worker.loader.make_task(method, ctx, 5, sent, {}, None)
     batch, params = task.batches[0], ctx.net.init(4)
     assert len(batch.y) == 8
@@ -67,7 +67,8 @@ def test_a_local_loss_is_numpys(samples: int | None, made: int) -> None:
 
     w = {key: value.double().numpy() for key, value in task.broadcast["generator"].items()}
     labels = np.searchsorted([0.0, 0.5, 0.75, 1.0], batch.noise["chance"].numpy(), side="right")
-    x = np.concatenate([np.eye(4)[labels], batch.noise["noise"].numpy(), np.full((made, 1), -1.5)], 1)
+    wanted = np.array([-2.5, -1.5, 0.5])[np.int64(3 * batch.noise["places"].numpy())]
+    x = np.concatenate([np.eye(4)[labels], batch.noise["noise"].numpy(), wanted[:, None]], 1)
     hidden = x @ w["hidden.0.weight"].T + w["hidden.0.bias"]
     hidden = hidden * w["hidden.1.weight"] / np.sqrt(w["hidden.1.running_var"] + 1e-5) + w["hidden.1.bias"]
     features = np.maximum(hidden, 0) @ w["output.0.weight"].T + w["output.0.bias"]

@@ -55,13 +55,13 @@ def test_inputs_that_are_made_up_count() -> None:
 
 
 def test_counting_does_not_ask_for_the_difficulty_that_comes_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedCL's median over all draws is sorted out once a round, not once for each size of client besides."""
+    """FedCL sorts all clients' draws once a round, not once for each size of client besides."""
     population = federation()
     method = FedCL(generator_noise=8, levels=())
     ctx = population.context(1)
     state = method.init_server_state(ctx)
     cost = CostMeter(method, population).training_cost(ctx, state, range(10))
-    monkeypatch.setattr(FedCL, "wanted_difficulty", lambda *_: pytest.fail("it was asked for"))
+    monkeypatch.setattr(FedCL, "difficulty_quantiles", lambda *_: pytest.fail("it was asked for"))
     assert CostMeter(method, population).training_cost(ctx, state, range(10)) == cost
 
 
