@@ -266,6 +266,17 @@ def draw_labels(chances: Tensor, uniform: Tensor) -> Tensor:
     return (uniform.unsqueeze(-1) >= edges[:-1] / edges[-1]).sum(-1)
 
 
+def draw_entries(values: Tensor, uniform: Tensor) -> Tensor:
+    """Entries of `values`, each with the same probability: `[*uniform.shape, *values.shape[1:]]`.
+
+    Args:
+        values: `[entries, ...]`, at least one.
+        uniform: uniform over [0, 1), of any shape.
+    """
+    # A product in float32 can round up to the number of entries.
+    return values[(uniform * len(values)).long().clamp(max=len(values) - 1)]
+
+
 @lru_cache(maxsize=16)
 def feature_flops(net: Net, generator: Generator, trains: bool = True) -> int:
     """Operations of one generated feature in a local step: the generator's pass and the classifier's.

@@ -71,6 +71,7 @@ from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates
 from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing
 from fedsim.techniques.gaussian_mixtures import pool_draws
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
+from fedsim.techniques.generators import draw_entries
 from fedsim.techniques.last_models import (
     EQUAL_POWERS,
     add_new_models,
@@ -278,20 +279,16 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *more: int
     ) -> Tree:
-        """FedGen's noise, and random numbers for the difficulties of the generated features."""
+        """FedGen's noise, and random numbers for the difficulties of own labels."""
         drawn = super().draw_step_noise(ctx, rng, steps, batch_size, *more)
-        if not drawn:
-            return {}
-        places = {"places": rng.random((steps, self.samples or batch_size), np.float32)}
-        own = {"own_places": rng.random((steps, batch_size), np.float32)} if self.beta else {}
-        return {**drawn, **places, **own}
+        if not (drawn and self.beta):
+            return drawn
+        return {**drawn, "own_places": rng.random((steps, batch_size), np.float32)}
 
     def generator_scalars(self, task: ClientTask, batch: Batch, *, own: bool) -> Tensor:
         """Difficulties that the client draws from beta."""
         places = batch.noise["own_places"][: len(batch.y)] if own else batch.noise["places"]
-        quantiles = task.broadcast["difficulties"]["quantiles"]
-        drawn: Tensor = quantiles[(places * len(quantiles)).long().clamp(max=len(quantiles) - 1)]
-        return drawn.unsqueeze(-1)
+        return draw_entries(task.broadcast["difficulties"]["quantiles"], places).unsqueeze(-1)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """FedGen's update, and the client's part of the mean of last models, or the change of it."""

@@ -60,6 +60,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_classifiers
+from fedsim.techniques.generators import draw_entries
 from fedsim.techniques.superloss import SuperLoss
 from fedsim.training.local_loop import LocalLoop, TrainedModel, run_local_loop
 from fedsim.training.losses import cross_entropy, example_losses, masked_mean
@@ -184,12 +185,9 @@ class FedCLCode(FedGen):
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *more: int
     ) -> Tree:
-        """FedGen's noise, the places of drawn difficulties in their range, and the client of own ones."""
+        """FedGen's noise, and random numbers for the client whose scores own labels take."""
         drawn = super().draw_step_noise(ctx, rng, steps, batch_size, *more)
-        if not drawn:
-            return {}
-        places = rng.random((steps, self.samples or batch_size), np.float32)
-        return {**drawn, "places": places, "teller": rng.random((steps,), np.float32)}
+        return {**drawn, "teller": rng.random((steps,), np.float32)} if drawn else {}
 
     def tau(self) -> float:
         """The loss that separates easy from hard examples."""
@@ -217,9 +215,8 @@ class FedCLCode(FedGen):
             low, high = task.broadcast["stage"]["range"]
             ranged: Tensor = low + (high - low) * batch.noise["places"]
             return ranged.unsqueeze(-1)
-        scores: Tensor = task.broadcast["scores"]["values"]
-        teller = (batch.noise["teller"] * len(scores)).long().clamp(max=len(scores) - 1)
-        return scores[teller][: len(batch.y)].unsqueeze(-1)
+        scores = draw_entries(task.broadcast["scores"]["values"], batch.noise["teller"])
+        return scores[: len(batch.y)].unsqueeze(-1)
 
     @torch.no_grad()
     def meets_goal(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:

@@ -253,7 +253,7 @@ class FedGen(GeneratorBase):
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int
     ) -> Tree:
-        """Random numbers for the labels of generated features, their noise, and the noise of own labels."""
+        """Random numbers for drawn labels, the noise of features, and the further inputs of drawn labels."""
         if not self.uses_generated_features(ctx) or not steps:
             return {}
         samples, wide = self.samples or batch_size, self.generator_noise
@@ -262,7 +262,8 @@ class FedGen(GeneratorBase):
             "noise": rng.standard_normal((steps, samples, wide), np.float32),
         }
         own = {"own": rng.standard_normal((steps, batch_size, wide), np.float32)} if self.beta else {}
-        return {**made, **own}
+        places = {"places": rng.random((steps, samples), np.float32)} if self.scalars else {}
+        return {**made, **own, **places}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The loss of the examples, plus the loss of generated features, plus the KL term."""
