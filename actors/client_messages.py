@@ -35,11 +35,9 @@ def pack_client_messages(instructions: Mapping[int, Tree]) -> dict[int, ClientMe
     Two trees are the same if they hold the same tensor objects; equal values are not enough.
     """
     marks = {client: _identify_tensors(value) for client, value in instructions.items()}
-    receivers, sent, written = (
-        Counter(marks.values()),
-        dict[Hashable, ClientMessage](),
-        dict[int, ClientMessage](),
-    )
+    receivers = Counter(marks.values())
+    sent = dict[Hashable, ClientMessage]()
+    written = dict[int, ClientMessage]()
     for client, mark in marks.items():
         if mark not in sent:
             plain = tree.to_numpy(instructions[client])

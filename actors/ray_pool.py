@@ -189,10 +189,8 @@ class RayPool:
     ) -> Survey:
         """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = select_survey_models(algorithm, ctx, state)
-        sent, size = (
-            ray.put(tree.to_numpy(models)),
-            count_clients_per_call(len(clients), len(self.actor_group.actors)),
-        )
+        sent = ray.put(tree.to_numpy(models))
+        size = count_clients_per_call(len(clients), len(self.actor_group.actors))
 
         def make_call(some: Sequence[int]) -> Submit:
             return lambda actor, _: [actor.measure_losses.remote(ctx.round, sent, some)]
@@ -221,10 +219,8 @@ class RayPool:
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
-        asked, handovers = (
-            select_tested_clients(self.population, clients),
-            make_handovers(algorithm, ctx, state),
-        )
+        asked = select_tested_clients(self.population, clients)
+        handovers = make_handovers(algorithm, ctx, state)
         sent = ray.put(tree.to_numpy(handovers))
         work = [personal_evaluation_work(algorithm, self.population, ctx, client) for client in asked.clients]
         most = max_blocks_per_span([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))

@@ -189,7 +189,7 @@ def place_workers(
         raise DoesNotFit(
             f"{asked} worker{'s' * (asked != 1)} x {each} asked, {capacity} fit "
             f"({there or 'no node is alive'})",
-            _make_hint(capacity, cpus, gpus, nodes),
+            _make_hint(capacity, gpus, nodes),
             value=workers,
         )
     if workers == "auto":
@@ -197,7 +197,7 @@ def place_workers(
     return Placement(asked, cpus, gpus, server)
 
 
-def _make_hint(capacity: int, cpus: float, gpus: float, nodes: Sequence[ClusterNode]) -> str:
+def _make_hint(capacity: int, gpus: float, nodes: Sequence[ClusterNode]) -> str:
     if capacity:
         return f"set resources.workers to {capacity} or fewer, or make each smaller"
     if gpus and not any(node.gpus for node in nodes):

@@ -24,7 +24,7 @@ from fedsim.algorithms.costs import read_costs
 from fedsim.core.purposes import PURPOSES
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.server_messages import count_bytes_down, make_broadcasts, make_instructions
+from fedsim.engine.server_messages import make_broadcasts, make_instructions, measure_bytes_down
 from fedsim.engine.simulation import simulate
 from jobs.grid.pages import write_section
 from jobs.settings import Settings
@@ -98,7 +98,7 @@ def run_case(algorithm: Mapping[str, Any], model: Any) -> Totals:
         ctx = population.context(result.round - 1)
         broadcasts = make_broadcasts(method, ctx, state)
         instructions = make_instructions(method, ctx, state, result.cohort)
-        sent = count_bytes_down(method, ctx, broadcasts, instructions, result.cohort)
+        sent = measure_bytes_down(method, ctx, broadcasts, instructions).sum_payloads(result.cohort)
         rest = {each: size - sent[each] for each, size in result.traffic.by_payload.items()}
         down |= dict.fromkeys(each for each, size in sent.items() if size)
         up |= dict.fromkeys(each for each, size in rest.items() if size)

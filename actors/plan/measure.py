@@ -17,7 +17,8 @@ from actors.plan.short_rounds import ShortRounds
 from actors.ray_pool import RayPool
 from actors.resources import Placement, check_memory, parse_ray_nodes
 from fedsim.base.costs import ClockReading
-from fedsim.checkpoints.experiment_run import Status, relay_preparation
+from fedsim.base.progress import relay_progress
+from fedsim.checkpoints.experiment_run import Status
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import count_blocks
@@ -59,7 +60,7 @@ class ProberProcess:
         yield Status(f"placing {placement.workers} workers")
         actor_group = ActorGroup(placement, inline=not algorithm.stateful)
         try:
-            population = yield from relay_preparation(experiment.prepare_population())
+            population = yield from relay_progress(experiment.prepare_population(), Status)
             yield Status("waiting for the workers")
             stack, graphs, never = experiment.stack, experiment.graphs, Faults(max_retries=0)
             pool = RayPool(algorithm, population, actor_group, faults=never, stack=stack, graphs=graphs)

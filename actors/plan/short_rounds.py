@@ -29,10 +29,10 @@ from fedsim.engine.evaluation.personal_evaluation import personal_evaluation_wor
 from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.pools import stack_size_by_model
 from fedsim.engine.server_messages import (
-    count_bytes_down,
     count_survey_traffic,
     make_broadcasts,
     make_instructions,
+    measure_bytes_down,
     select_survey_models,
 )
 from fedsim.engine.server_training import train_server
@@ -296,5 +296,5 @@ class ShortRounds:
         ctx = self.population.context(number)
         broadcasts = make_broadcasts(self.algorithm, ctx, state)
         instructions = make_instructions(self.algorithm, ctx, state, self.sample)
-        down = count_bytes_down(self.algorithm, ctx, broadcasts, instructions, self.sample)
+        down = measure_bytes_down(self.algorithm, ctx, broadcasts, instructions).sum_payloads(self.sample)
         return *down.items(), ("survey", len(self._select_surveyed_clients(number)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from api.sdk.client import FedSimClient
 from fedsim.errors import FedsimError
 from jobs.grid.one_run import make_entry
-from jobs.grid.runner import Outcome
+from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.spec.sweep import Member
 from jobs.store.records import Job
@@ -18,7 +18,7 @@ PAUSE = 2.0
 """Seconds between two looks at the jobs."""
 
 
-def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient) -> Iterator[Outcome]:
+def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient) -> Iterator[EndedRun]:
     """Submit runs as jobs, continue those that failed or were cancelled, and read their rounds as they end.
 
     A second call finds the jobs of the first one.
@@ -40,12 +40,12 @@ def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient
             group.refresh()
 
 
-def _read_outcome(table: Table, member: Member, job: Job | None, client: FedSimClient) -> Outcome:
+def _read_outcome(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun:
     if job is None:
-        return Outcome(member, "its job was deleted")
+        return EndedRun(member, "its job was deleted")
     if job.state is not JobState.SUCCEEDED:
-        return Outcome(member, f"job {job.id} {job.state}: {job.message or ''}")
+        return EndedRun(member, f"job {job.id} {job.state}: {job.message or ''}")
     try:
-        return Outcome(member, make_entry(member, table, client.job(job.id).rounds()))
+        return EndedRun(member, make_entry(member, table, client.job(job.id).rounds()))
     except FedsimError as error:
-        return Outcome(member, f"job {job.id}: {error}")
+        return EndedRun(member, f"job {job.id}: {error}")

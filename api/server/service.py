@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.concurrency import run_in_threadpool
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from actors.resources import ClusterNode
     from jobs.local_ray.cluster import ClusterState
     from jobs.plan.checker import CheckedSpec
+    from jobs.spec.catalogue import Kind
 
 BODIES_AT_ONCE = 2
 """Bodies of requests that are read at the same time."""
@@ -56,21 +57,6 @@ CHECK_HINT = "try again later; or let the operator raise FEDSIM_CHECK_SECONDS or
 
 PLAN_SECONDS = 300.0
 """Time limit of a plan: data that has to be unpacked first may take minutes."""
-
-CatalogueKind = Literal[
-    "algorithms",
-    "models",
-    "datasets",
-    "partitions",
-    "samplers",
-    "attacks",
-    "aggregators",
-    "compressors",
-    "optimizers",
-    "schedules",
-    "fleets",
-    "policies",
-]
 
 
 class DispatcherProtocol(Protocol):
@@ -102,7 +88,7 @@ class Catalogue:
         self._lock = threading.Lock()
         self._entries: dict[str, list[dict[str, Any]]] = {}
 
-    def list_entries(self, kind: CatalogueKind) -> list[dict[str, Any]]:
+    def list_entries(self, kind: Kind) -> list[dict[str, Any]]:
         """List all entries of one kind."""
         from jobs.spec.catalogue import catalogue
 

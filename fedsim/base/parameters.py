@@ -3,7 +3,7 @@
 The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their
 annotations may be plain types, `Literal` for a choice, a union with None, and `Annotated[float, Range(...)]`
 for a range. A whole number without a maximum is at most `MOST_COUNT`. The catalogue lists the parameters;
-`require_valid_parameters` checks the values of a spec and reports every fault at once.
+`find_parameter_faults` finds every fault of the values of a spec.
 """
 
 from __future__ import annotations
@@ -153,16 +153,6 @@ def format_value(value: object) -> str:
     if isinstance(value, str):
         return value or '""'
     return json.dumps(value, default=dict)
-
-
-def require_valid_parameters(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise one error with every fault of the given values.
-
-    Raises:
-        SpecError: a value is faulty; the paths of the faults are the parameters' names.
-    """
-    if faults := find_parameter_faults(function, given):
-        raise SpecError(faults)
 
 
 def make_spec_error(path: str, value: object, message: str, hint: str = "") -> SpecError:

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from time import perf_counter
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+Step = TypeVar("Step")
+Event = TypeVar("Event")
 
 
-def run_to_end(work: Generator[Any, None, Result]) -> Result:
-    """Run the generator to its end, ignore its progress and return its result."""
+def run_to_end(work: Generator[Step, None, Result], on_step: Callable[[Step], Any] | None = None) -> Result:
+    """Run the generator to its end, and return its result.
+
+    Args:
+        work: yields its progress.
+        on_step: receives each progress; None ignores it.
+    """
     while True:
         try:
-            next(work)
+            step = next(work)
         except StopIteration as end:
             result: Result = end.value
             return result
+        if on_step is not None:
+            on_step(step)
+
+
+def relay_progress(
+    work: Generator[Step, None, Result], make_event: Callable[[Step], Event], seconds: float = 0.0
+) -> Generator[Event, None, Result]:
+    """Run the generator to its end, yield events of its progress, and return its result.
+
+    Args:
+        work: yields its progress.
+        make_event: makes the event of a progress.
+        seconds: between two events at least; a progress that comes sooner is left out.
+    """
+    told_at = perf_counter()
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if perf_counter() - told_at >= seconds:
+            told_at = perf_counter()
+            yield make_event(step)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from fedsim.base.progress import relay_progress
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
 from fedsim.data import Partition, SampledPartition
@@ -170,11 +171,9 @@ class ExperimentRun(ABC):
         checkpoints = self._open_checkpoints() if self.checkpoint_policy else None
         try:
             yield from self.reserve_resources()
-            population = yield from relay_preparation(self.experiment.prepare_population())
-            self.partition_arrays, self.dataset_metadata = (
-                _export_partition(population.partition),
-                population.dataset.to_metadata(),
-            )
+            population = yield from relay_progress(self.experiment.prepare_population(), Status)
+            self.partition_arrays = _export_partition(population.partition)
+            self.dataset_metadata = population.dataset.to_metadata()
             checkpoint = (yield from self._load_checkpoint(checkpoints, population)) if checkpoints else None
             pool = yield from self.open_pool(population)
             population = pool.population  # one copy of the arrays in memory is enough
@@ -288,13 +287,3 @@ def _split_records(
     missing = iter(record for record in records if record["round"] > known)
     while part := tuple(islice(missing, RECORDS_PER_MESSAGE)):
         yield part
-
-
-def relay_preparation(preparing: Generator[str, None, Population]) -> Generator[Status, None, Population]:
-    """Yield each text of a preparation as a status, and return the population."""
-    while True:
-        try:
-            yield Status(next(preparing))
-        except StopIteration as end:
-            population: Population = end.value
-            return population

@@ -7,7 +7,7 @@ server steps between its download and its arrival.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -53,9 +53,9 @@ class Asynchronous(ABC):
         """The number of updates of a server step, which is a round; None for as many as come in time."""
         return None
 
-    @abstractmethod
     def share(self, staleness: int) -> float:
         """Return the share of the way that the server goes with an update of this staleness; 0 to 1."""
+        return self.weigh_staleness(staleness)
 
     def weigh_staleness(self, staleness: int) -> float:
         """Return s(t).
@@ -91,10 +91,6 @@ class FedBuff(Asynchronous):
         """K."""
         return self.buffer
 
-    def share(self, staleness: int) -> float:
-        """s(t)."""
-        return self.weigh_staleness(staleness)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SemiAsynchronous(Asynchronous):
@@ -111,10 +107,6 @@ class SemiAsynchronous(Asynchronous):
     adds_changes: ClassVar[bool] = True
 
     seconds: Positive
-
-    def share(self, staleness: int) -> float:
-        """s(t)."""
-        return self.weigh_staleness(staleness)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from fedsim.base.costs import Traffic
 
+PROGRESS_STEPS = 25
+"""Steps of the server's training between two progress reports."""
+
 
 class Progress(NamedTuple):
     """The progress of the server's training."""

@@ -44,8 +44,12 @@ ATTRIBUTES = (
     "tasks",
     "purposes",
     "trains_before_evaluation",
+    "update_figures",
 )
-"""The class attributes of a method, which a wrapper takes over from its base."""
+"""The class attributes of a method that a wrapper takes over from its base.
+
+All but `asynchronous`: the clock asks every wrapper and its base.
+"""
 
 
 def _forward(name: str) -> Any:

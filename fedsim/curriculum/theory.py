@@ -84,12 +84,10 @@ def lemma_bound(problem: Quadratic, alpha: Array, bias: Array) -> Array:
     """
     _check_step_sizes(problem, alpha)
     _check_cancelling(problem, alpha)
-    mu, smooth, slope, floor = (
-        problem.mu,
-        problem.smoothness,
-        3 + 2 * problem.noise_slope,
-        problem.noise_floor,
-    )
+    mu = problem.mu
+    smooth = problem.smoothness
+    slope = 3 + 2 * problem.noise_slope
+    floor = problem.noise_floor
     bound = [float((problem.start**2).sum())]
     for steps, biases in zip(alpha, bias, strict=True):
         far, spread = bound[-1], 0.0

@@ -37,16 +37,11 @@ class Node(NamedTuple):
     place: int
 
 
-def single_client_stack(model: int) -> int:
-    """Return 1, the stack size of every architecture without stacking."""
-    return 1
-
-
 def cut_into_blocks(
     cohort: Sequence[int],
     steps: Callable[[int], int],
     num_models: int = 1,
-    stack_size: Callable[[int], int] = single_client_stack,
+    stack_size: Callable[[int], int] = lambda model: 1,
 ) -> list[Block]:
     """Cut a cohort into blocks.
 

@@ -98,10 +98,8 @@ class SerialPool:
         instructions: Mapping[int, Tree],
     ) -> tuple[SpanResult, dict[int, Tree]]:
         """Train the cohort; if a stack needs too much memory, start again with half the stack size."""
-        sent_instructions, client_states = (
-            self._select_on_device(instructions, cohort),
-            self._select_on_device(self._client_states, cohort),
-        )
+        sent_instructions = self._select_on_device(instructions, cohort)
+        client_states = self._select_on_device(self._client_states, cohort)
         while True:
             blocks = cut_into_blocks(
                 cohort,
@@ -171,10 +169,8 @@ class SerialPool:
     def _run_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, asked: TestedClients
     ) -> PersonalEvaluation:
-        handovers, parts = (
-            self._to_client_device(make_handovers(algorithm, ctx, state)),
-            list[PersonalScores](),
-        )
+        handovers = self._to_client_device(make_handovers(algorithm, ctx, state))
+        parts = list[PersonalScores]()
         for client in asked.clients:
             instruction = self._select_on_device(
                 make_personal_instructions(algorithm, ctx, state, [client]), [client]

@@ -140,14 +140,3 @@ def measure_bytes_down(
                 for client, message in instructions.items()
             },
         )
-
-
-def count_bytes_down(
-    algorithm: Algorithm,
-    ctx: Context,
-    broadcasts: Mapping[str, Mapping[str, Tree]],
-    instructions: Mapping[int, Tree],
-    cohort: Sequence[int],
-) -> Counter[str]:
-    """Count the bytes sent to the cohort, by payload name; every client's own copy counts."""
-    return measure_bytes_down(algorithm, ctx, broadcasts, instructions).sum_payloads(cohort)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import torch
 
 from fedsim.base.precision import use_precision
+from fedsim.base.progress import relay_progress
 from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
@@ -45,18 +46,8 @@ def train_server(
     training = capability(algorithm, ServerTraining)
     if training is None:
         return state
-    learning, told_at = (
-        _iterate_server_training(algorithm, training, ctx, state, reduced, device, counter),
-        perf_counter(),
-    )
-    while True:
-        try:
-            progress = next(learning)
-        except StopIteration as end:
-            return end.value
-        if perf_counter() - told_at > TELL_SECONDS:
-            told_at = perf_counter()
-            yield ServerTrainingProgress(ctx.round + 1, progress)
+    learning = _iterate_server_training(algorithm, training, ctx, state, reduced, device, counter)
+    return (yield from relay_progress(learning, partial(ServerTrainingProgress, ctx.round + 1), TELL_SECONDS))
 
 
 def _iterate_server_training(

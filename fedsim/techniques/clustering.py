@@ -80,9 +80,8 @@ def cluster_features(features: Real, clusters: int, seed: int) -> Whole:
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = features.reshape(len(features), -1).round(
-        9
-    )  # features that differ by rounding alone are the same
+    # Features that differ by rounding alone are the same.
+    points = features.reshape(len(features), -1).round(9)
     found = min(clusters, len(np.unique(points, axis=0)))
     state = rng.torch_seed(seed, "clusters") % 2**32
     with threadpool_limits(1):  # sums taken by several threads differ in their last bits

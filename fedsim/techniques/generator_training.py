@@ -14,13 +14,10 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core.measures import Progress
+from fedsim.core.measures import PROGRESS_STEPS, Progress
 from fedsim.models.net import Net, Params
 from fedsim.techniques.generators import Diversity, FeatureEntry, Generator, diversity_loss
 from fedsim.training.optimizers import Adam
-
-PROGRESS_STEPS = 25
-"""Steps between two progress reports."""
 
 LabelDraw: TypeAlias = Literal["pass", "batch"]
 """Draw labels once for all passes and shuffle them in each (`pass`), or draw them anew for each batch."""

@@ -118,8 +118,7 @@ class Phases:
         """Whether each client has finished the phase, bool `[clients]`.
 
         A client with too few examples for a mixture is finished. A client with enough examples but no mixture
-        is
-        not: its model has diverged.
+        is not: its model has diverged.
 
         Args:
             draws: difficulties `[clients, count]`.

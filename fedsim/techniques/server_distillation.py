@@ -14,14 +14,11 @@ from torch import Tensor
 
 from fedsim.base import rng
 from fedsim.core import Batch
-from fedsim.core.measures import Progress
+from fedsim.core.measures import PROGRESS_STEPS, Progress
 from fedsim.core.public_set import PublicBatches, PublicSet
 from fedsim.models.net import Net, Params
 from fedsim.training.losses import mark_correct
 from fedsim.training.optimizers import Adam
-
-PROGRESS_STEPS = 25
-"""Steps between two progress reports."""
 
 ModelJudge = Callable[[Params], float]
 """A function that returns the score of a model; higher is better."""
@@ -200,15 +197,3 @@ def make_public_batches(
     each = max(1, -(-(len(public) if rows is None else len(rows)) // batch_size))
     whole = public.shuffle_batches(seed, round, epochs=-(-steps // each), batch_size=batch_size, rows=rows)
     return PublicBatches(public, whole.rows[:steps])
-
-
-__all__ = [
-    "DistillationSettings",
-    "DistilledModel",
-    "ModelJudge",
-    "all_finite",
-    "average_logits_by_class",
-    "distil_model",
-    "make_accuracy_judge",
-    "make_public_batches",
-]

@@ -7,8 +7,8 @@ confidences up to e:
     sigma = exp(-W(max(-2/e, (l - tau) / lambda) / 2))
 
 with W the principal branch of Lambert's function. An example with l = tau has the weight 1 (sigma = 1), an
-easier one up to e, and a much harder one a weight near 0. Below tau - 2 lambda / e the minimum is at sigma =
-e.
+easier one up to e, and a much harder one a weight near 0. Below tau - 2 lambda / e the minimum is at
+sigma = e.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work: the numbers of clients, local steps and examples of a round."""
+"""Work: the numbers of local steps and examples of a client in a round."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from fedsim.core.local_training import LocalTraining
 
 
 class Work(NamedTuple):
-    """Amount of local training in a round.
+    """The local training of one client in a round.
 
     Attributes:
-        clients: number of clients that trained.
-        steps: number of local steps of these clients.
+        steps: number of local steps.
         examples: number of examples in the batches of these steps.
     """
 
-    clients: int
     steps: int
     examples: int
 
@@ -25,6 +23,6 @@ def client_work(local: LocalTraining, num_examples: int) -> Work:
     """Return the work of one client with this many examples in a round."""
     steps = local.steps_for(num_examples)
     if not steps:
-        return Work(1, 0, 0)
+        return Work(0, 0)
     passes, rest = divmod(steps, -(-num_examples // local.batch_size))
-    return Work(1, steps, passes * num_examples + min(rest * local.batch_size, num_examples))
+    return Work(steps, passes * num_examples + min(rest * local.batch_size, num_examples))

@@ -7,8 +7,7 @@ Wire:
             attackers of the last cohort
 
 An attack changes parameters only: statistics of normalisation layers stay as the attacker computed them.
-    Attackers
-report honest metrics. An attack on examples needs this class for the record alone.
+Attackers report honest metrics. An attack on examples needs this class for the record alone.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ def poison_examples(
 
     Returns:
         The data set, and with a backdoor the triggered test images: those of all classes but the target,
-            with the
-        trigger and the class `target`.
+        with the trigger and the class `target`.
     """
     if not attack.poisons_examples:
         return dataset, None

@@ -20,10 +20,9 @@ Wire:
             steps     rounds so far
 
 The update is one vector over all payloads of a client: one clipping and one noise cover everything that it
-    sends.
-Every client has the weight 1. With central privacy, each client takes part in a round with the probability
-K / N, independently of the others. With a tree, the clients take part in turn, always in the same order. The
-sum is divided by K, whatever the size of the cohort.
+sends. Every client has the weight 1. With central privacy, each client takes part in a round with the
+probability K / N, independently of the others. With a tree, the clients take part in turn, always in the same
+order. The sum is divided by K, whatever the size of the cohort.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Wire:
     down, keeps  the base algorithm's
     up      the base algorithm's payloads, each GATHER in place of MEAN or SUM: the bytes on the network are
-    the
-            same, and inside the cluster every client's model travels to the server
+            the same, and inside the cluster every client's model travels to the server
     server  base      the base algorithm's state
             history   with FoolsGold: the sum of each client's updates, float64
             shares    of the clients in the update of the last round

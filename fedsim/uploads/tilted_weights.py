@@ -8,8 +8,7 @@ client k.
 Wire: that of the base algorithm; a client also knows its loss, on which its weight depends.
 
 Deviations: the paper takes single gradient steps and smooths the weights over rounds; here clients train as
-    the base
-algorithm says, and the weights are those of the round.
+    the base algorithm says, and the weights are those of the round.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Runs: TypeAlias = Mapping[str, Entry]
 """{key: finished run}."""
 
 SIGNIFICANCE = 0.05
-"""Of the p-values that are counted."""
+"""The level at which p-values are counted."""
 
 
 def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[Path]:
@@ -63,14 +63,14 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
 
 
 def _sort(runs: list[tuple[Table, Runs]], file: Path) -> list[tuple[Table, Runs]]:
-    """The tables in the order of their sections on the page, then those that have none."""
+    """Sort the tables by their sections on the page; tables without a section come last."""
     text = file.read_text("utf-8") if file.is_file() else ""
     places = {table.name: text.find(f"<!-- table {table.name} -->") for table, _ in runs}
     return sorted(runs, key=lambda each: (places[each[0].name] < 0, places[each[0].name]))
 
 
 def render_card(runs: Sequence[tuple[Table, Runs]], verdicts: Sequence[Verdict]) -> str:
-    """The card of one paper: its claims with verdicts, and the runs behind them."""
+    """Render the card of a paper: its claims with verdicts, and the runs behind them."""
     parts = ["## Card"]
     for claims in _group(verdicts).values():
         parts += _render_claim(claims)
@@ -83,7 +83,7 @@ def render_card(runs: Sequence[tuple[Table, Runs]], verdicts: Sequence[Verdict])
 
 
 def _group(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts of each claim, of all tables and cells."""
+    """Group the verdicts of all tables and cells by claim."""
     by_claim: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         by_claim.setdefault(verdict.claim.id, []).append(verdict)
@@ -91,7 +91,7 @@ def _group(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
-    """A heading, what the paper says, the control, and a line for each cell."""
+    """Render a heading, the figures of the paper, the control, and a line for each cell."""
     claim = verdicts[0].claim
     parts = [f"### {claim.sentence.rstrip('.')}"]
     said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
@@ -115,7 +115,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _run_row(table: Table, entries: Runs) -> list[str]:
-    """What was run of a table: with which seeds, for how long, on which devices, by which code."""
+    """Render the finished runs of a table: seeds, seconds, devices, versions of the code, and digests."""
     runs = [entries[member.spec_hash] for member in table.runs() if member.spec_hash in entries]
     digests = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()[:16]
     return [
@@ -131,7 +131,7 @@ def _run_row(table: Table, entries: Runs) -> list[str]:
 
 
 def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
-    """All claims in short: one line each, with the verdicts of all tables and cells counted."""
+    """Render one line for each claim, with the counts of its verdicts."""
     rows = list[list[str]]()
     for page in sorted(judged, key=lambda page: list(PAPERS).index(page) if page in PAPERS else len(PAPERS)):
         for verdicts in _group(judged[page]).values():
@@ -165,7 +165,7 @@ def _count(verdicts: Sequence[Verdict]) -> str:
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:
-    """The smallest and the largest difference, each with its interval."""
+    """Write the smallest and the largest difference, each with its interval."""
     told = [verdict for verdict in verdicts if verdict.difference is not None]
     told.sort(key=lambda verdict: verdict.difference.mean * verdict.scale if verdict.difference else 0.0)
     if not told:

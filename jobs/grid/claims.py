@@ -1,4 +1,4 @@
-"""Claims of a paper as data: the cells that are compared, the direction, and what the paper says itself."""
+"""Claims of a paper as data: the compared cells, the direction, and the figures of the paper."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Control(Comparison):
 
 
 SPENT = ("rounds", "bytes", "simulated_seconds", "joules", "processor_seconds")
-"""What a run spends until it has converged or has come up to a target."""
+"""The costs until a run converges or reaches a target."""
 
 OF_SPENT = ("converged", "spent")
 """The values of `show` whose figures are those of `SPENT`."""

@@ -19,24 +19,23 @@ from fedsim.learning_tasks.metrics import is_lower_better
 T = TypeVar("T")
 
 TAIL = 10
-"""Of how many last rounds the tail is the mean, as far as they were scored."""
+"""The tail is the mean of the scored rounds among this many last rounds."""
 
 Figure: TypeAlias = Annotated[float, BeforeValidator(lambda said: math.nan if said is None else said)]
-"""A number of a run that may have diverged: JSON has no NaN, and a line says null for it."""
-
+"""A number of a run that may have diverged. JSON has no NaN: the line of such a run has null."""
 
 CONVERGED = 0.01
-"""How far below its tail a run may be where it counts as converged: a point of accuracy."""
+"""A run has converged when it is at most this far below its tail: one point of accuracy."""
 
 
-class Scored(BaseModel):
-    """How one metric did in a run.
+class MetricSummary(BaseModel):
+    """The course of one metric in a run.
 
     Attributes:
-        final: in the last round.
-        best: the round where it was best, and its value there.
-        tail: its mean over the last 10 rounds, as far as they were scored.
-        curve: by round.
+        final: the value in the last round.
+        best: the best round, and the value there.
+        tail: the mean of the scored rounds among the last 10.
+        curve: the value by round.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,14 +46,15 @@ class Scored(BaseModel):
     curve: dict[int, Figure]
 
 
-class Spent(BaseModel):
-    """What a run has cost so far.
+class Spending(BaseModel):
+    """The costs of a run from its start to the end of a round.
 
     Attributes:
         bytes: simulated traffic, down and up.
-        processor_seconds: of the run's process, which a busy machine hardly changes; None for several.
-        simulated_seconds: of a run with `devices`; None for others, and in lines that were written before.
-        joules: energy of the clients of such a run, in the same way.
+        processor_seconds: of the run's process, which a busy machine hardly changes; None for a run of
+            several processes.
+        simulated_seconds: of a run with `devices`; None for other runs, and in older lines.
+        joules: energy of the clients of a run with `devices`; None for other runs, and in older lines.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,31 +70,29 @@ class Entry(BaseModel):
 
     Attributes:
         key: fingerprint of the spec, seed included.
-        labels: the cell when it was run, for people; the key is what counts.
+        labels: the cell of the run, for readers; a table finds its runs by the key.
         seed: of the run.
-        rounds: that were run.
-        final: the last round's metrics.
-        best: the round with the best metric of the table, and its value.
-        tail: mean of that metric over the last 10 rounds, as far as they were scored.
-        curve: that metric by round.
+        rounds: number of rounds.
+        final: the metrics of the last round.
+        best: the round with the best value of the table's metric, and this value.
+        tail: the mean of the table's metric over the scored rounds among the last 10.
+        curve: the table's metric by round.
         bytes: simulated traffic of all rounds, down and up.
-        cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
-            lines that were written before these were counted.
+        cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning.
         seconds: of the rounds, by the clock.
-        spent: bytes and seconds from the start to the end of a round, for each point of the curve; {} in
-            lines that were written before these were kept.
-        others: how other metrics did that the table shows; {} in lines that were written before.
-        clients: the accuracy of each client's own model after the last round, from worst to best; empty where
-            nobody's was scored, and in lines that were written before these were kept.
+        spent: costs from the start to the end of a round, for each point of the curve.
+        others: the other metrics that the table shows.
+        clients: the accuracy of each client's own model after the last round, from worst to best; empty if no
+            client's model was scored.
         chosen: the round of the model that is best on the validation set, and its accuracy on the test set;
-            {} without either set, and in lines that were written before this was looked for.
-        chosen_model: which of the deployed models that is; "" where nothing was chosen, and in lines that
-            were written before this was kept.
-        method: the numbers that the method says of its last round; {} where it says none, and in lines that
-            were written before these were kept.
+            {} without either set.
+        chosen_model: the name of this model among the deployed models; "" if none was chosen.
+        method: the numbers in the method's own record of the last round.
         digest: of the last server state.
         code: the version of the code.
-        device: the name of the processor or GPU that it was made on; "cpu" in lines that were written before.
+        device: the name of the processor or GPU; "cpu" in older lines.
+
+    Lines of older versions lack some attributes, which are then empty.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,8 +108,8 @@ class Entry(BaseModel):
     bytes: dict[str, int]
     cost: dict[str, int] = {}
     seconds: float
-    spent: dict[int, Spent] = {}
-    others: dict[str, Scored] = {}
+    spent: dict[int, Spending] = {}
+    others: dict[str, MetricSummary] = {}
     clients: tuple[float, ...] = ()
     chosen: dict[str, float] = {}
     chosen_model: str = ""
@@ -120,46 +118,45 @@ class Entry(BaseModel):
     code: str
     device: str = "cpu"
 
-    def shown(self, what: str, metric: str) -> float | None:
-        """The figure for a table; None if unknown.
+    def read_figure(self, what: str, metric: str) -> float | None:
+        """Return a figure for a table; None if unknown.
 
         Args:
-            what: of the `final` round, of the `best`, of the `chosen` one; the `tail`'s mean; the `swing` or
-                the `fall`.
+            what: the value of the `final`, the `best` or the `chosen` round, the `tail`, the `swing` or the
+                `fall`.
             metric: of the table.
         """
         if what == "chosen":
             return self.chosen.get("value")
         if what == "swing":
-            return swing(self.curve)
+            return measure_swing(self.curve)
         if what == "fall":
-            return fall(self.curve)
+            return measure_fall(self.curve)
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
 
     def find_converged(self) -> int | None:
-        """The first point of the curve that is at most a point of accuracy below the tail; None for NaN."""
-        goal = self.tail - CONVERGED
-        return next((number for number, score in sorted(self.curve.items()) if score >= goal), None)
+        """Return the first round that is at most a point of accuracy below the tail; None if it diverged."""
+        return find_round(self.curve, self.tail - CONVERGED)
 
     def spent_to_converge(self, what: str) -> float | None:
-        """What the run has spent until it converged; None if unknown, NaN if it diverged.
+        """Return the rounds or costs until the run converged; None if unknown, NaN if it diverged.
 
         Args:
-            what: `rounds`, or a figure of `Spent`.
+            what: `rounds`, or an attribute of `Spending`.
         """
         number = self.find_converged()
         return math.nan if number is None else self._read_spent(number, what)
 
     def spent_to_target(self, target: float | None, what: str) -> float | None:
-        """What the run has spent when its curve first comes up to a target; None if unknown.
+        """Return the rounds or costs until the curve reaches a target; None if unknown, NaN if it never does.
 
         Args:
-            target: a value of the metric, NaN returned if the run never has it; None for the end of the run.
-            what: `rounds`, or a figure of `Spent`.
+            target: a value of the metric; None for the end of the run.
+            what: `rounds`, or an attribute of `Spending`.
         """
         if target is None:
             return self._read_spent(max(self.curve), what)
-        number = next((number for number, score in sorted(self.curve.items()) if score >= target), None)
+        number = find_round(self.curve, target)
         return math.nan if number is None else self._read_spent(number, what)
 
     def _read_spent(self, number: int, what: str) -> float | None:
@@ -167,8 +164,8 @@ class Entry(BaseModel):
             return number
         return getattr(self.spent.get(number), what, None)
 
-    def seen(self, name: str, metric: str) -> Entry:
-        """The same run with another metric, which `others` has, in the place of the table's."""
+    def with_metric(self, name: str, metric: str) -> Entry:
+        """Return the entry with another metric, one of `others`, in place of the table's metric."""
         other = self.others[name]
         final = {**self.final, metric: other.final}
         return self.model_copy(
@@ -182,8 +179,8 @@ class Entry(BaseModel):
             }
         )
 
-    def taken(self, labels: dict[str, str], every: int) -> Entry:
-        """The same run for another table: its labels there, and of the curves the points that it keeps."""
+    def copy_for_table(self, labels: dict[str, str], every: int) -> Entry:
+        """Return the entry for another table: with its labels, and the points that its curves keep."""
         others = {
             name: other.model_copy(update={"curve": thin_curve(other.curve, every)})
             for name, other in self.others.items()
@@ -197,8 +194,8 @@ class Entry(BaseModel):
             }
         )
 
-    def other(self, name: str) -> float | None:
-        """Another figure of the run: of its last round, or summed over all; None if unknown."""
+    def read_total(self, name: str) -> float | None:
+        """Return a metric of the last round, or bytes or costs of all rounds; None if unknown."""
         known: dict[str, float] = {**self.final, **self.bytes, **self.cost}
         return known.get(name)
 
@@ -215,24 +212,24 @@ class Journal:
         self.file = folder / f"{name}.jsonl"
 
     def read(self) -> dict[str, Entry]:
-        """All finished runs by key; a line that was cut off by a crash does not count."""
+        """Return all finished runs by key; a line that a crash cut off does not count."""
         entries = (Entry.model_validate(line) for line in read_lines(self.file))
         return {entry.key: entry for entry in entries}
 
     def append(self, entry: Entry) -> None:
-        """Write one run down; it is on the disk when this returns."""
+        """Append one run, and wait until it is on the disk."""
         write_line(self.file, entry.model_dump_json())
 
 
 def read_lines(file: Path) -> Iterator[Any]:
-    """What the lines of a file say; none where there is no file, and a line that was cut off is left out."""
+    """Yield the decoded lines of a file; none if the file is missing. A line that was cut off is left out."""
     for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
         with suppress(json.JSONDecodeError):
             yield json.loads(line)
 
 
 def write_line(file: Path, line: str) -> None:
-    """Write one line behind the others, on one of its own if the last was cut off; it is on the disk then."""
+    """Append a line to a file and wait until it is on the disk; first end a last line that was cut off."""
     file.parent.mkdir(parents=True, exist_ok=True)
     broken = file.is_file() and not file.read_bytes().endswith(b"\n")
     with file.open("a", encoding="utf-8") as opened:
@@ -241,35 +238,40 @@ def write_line(file: Path, line: str) -> None:
         os.fsync(opened.fileno())
 
 
-def swing(curve: Mapping[int, float]) -> float | None:
-    """The mean change between neighbours, up or down, over the second half of a curve; None for a point."""
-    late = late_changes(curve)
+def find_round(curve: Mapping[int, float], goal: float) -> int | None:
+    """Return the first round whose value is at least the goal; None if there is none."""
+    return next((number for number, value in sorted(curve.items()) if value >= goal), None)
+
+
+def measure_swing(curve: Mapping[int, float]) -> float | None:
+    """Return the mean change, up or down, between neighbours in the second half; None for one point."""
+    late = _list_late_changes(curve)
     return fmean(map(abs, late)) if late else None
 
 
-def fall(curve: Mapping[int, float]) -> float | None:
-    """The same of the falls alone, a rise counting 0, so that a curve that only rises has none."""
-    late = late_changes(curve)
+def measure_fall(curve: Mapping[int, float]) -> float | None:
+    """Return the mean fall between neighbours in the second half; a rise counts as 0."""
+    late = _list_late_changes(curve)
     return fmean(max(0.0, -change) for change in late) if late else None
 
 
-def late_changes(curve: Mapping[int, float]) -> list[float]:
-    """From each point to the next over the second half of a curve; [] for a point."""
+def _list_late_changes(curve: Mapping[int, float]) -> list[float]:
+    """Return the change from each point to the next in the second half of a curve; [] for one point."""
     changes = [after - before for (_, before), (_, after) in pairwise(sorted(curve.items()))]
     return changes[len(changes) // 2 :]
 
 
-def summarize_scores(metric: str, scores: Mapping[int, float], every: int) -> Scored:
-    """How a metric did.
+def summarise_metric(metric: str, scores: Mapping[int, float], every: int) -> MetricSummary:
+    """Summarise the course of a metric in a run.
 
     Args:
         metric: its name, which tells whether higher is better.
-        scores: by round, at least one.
-        every: rounds between the points of the curve that is kept; the first and the last are kept as well.
+        scores: the value by round, at least one.
+        every: rounds between the points of the curve that are kept; see `thin_curve`.
     """
     last, sign = max(scores), -1 if is_lower_better(metric) else 1
     best = max(scores, key=lambda number: -math.inf if math.isnan(scores[number]) else sign * scores[number])
-    return Scored(
+    return MetricSummary(
         final=scores[last],
         best={"round": best, "value": scores[best]},
         tail=round(fmean(score for number, score in scores.items() if number > last - TAIL), 6),
@@ -278,17 +280,17 @@ def summarize_scores(metric: str, scores: Mapping[int, float], every: int) -> Sc
 
 
 def thin_curve(curve: Mapping[int, T], every: int) -> dict[int, T]:
-    """The points of a curve after every so many rounds, the first and the last as well."""
+    """Return the points of a curve whose round is a multiple of `every`, and the first and the last point."""
     ends = (min(curve), max(curve)) if curve else ()
     return {number: score for number, score in curve.items() if number % every == 0 or number in ends}
 
 
-def numbers(said: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the values that are numbers, as they are kept; NaN and infinity have no word in a journal."""
+def select_numbers(said: Mapping[str, Any]) -> dict[str, float]:
+    """Select the finite numbers, rounded; JSON has no NaN and no infinity."""
     plain = {name: value for name, value in said.items() if type(value) in (int, float)}
     return round_metrics((name, value) for name, value in plain.items() if math.isfinite(value))
 
 
 def round_metrics(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Metrics as they are kept: six digits are finer than any difference that matters."""
+    """Round metrics for a journal: six digits are finer than any difference that matters."""
     return {name: round(value, 6) for name, value in values}

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
-from jobs.grid.overview import overview
+from jobs.grid.overview import render_overview
 from jobs.grid.spread import NONE_KNOWN, make_lines, render_lines, spread
 from jobs.grid.table import Table
 
@@ -37,7 +37,7 @@ SPENT_FIGURES = {
     "joules": ("Joules of the clients' devices", 1),
     "processor_seconds": ("Processor seconds", 1),
 }
-"""What a run has spent until it has converged or has come up to a target, with its unit."""
+"""Title and unit of each cost until a run converges or reaches a target."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
@@ -51,22 +51,22 @@ SUMS: Mapping[str, tuple[str, float]] = {
 
 
 def render(table: Table, entries: Mapping[str, Entry]) -> str:
-    """The section of one table: heading, setup of the runs, the tables, the commands."""
+    """Render the section of a table: heading, setup of the runs, tables and commands."""
     runs = find_cells(table, entries)
     finished = sum(len(by_seed) for by_seed in runs.values())
     parts = [
         f"## {table.title}",
         table.about.strip(),
-        _state(table, finished, len(runs)),
-        _devices(runs),
-        *_tables(table, runs),
+        _describe_state(table, finished, len(runs)),
+        _describe_devices(runs),
+        *_render_tables(table, runs),
         _render_choices(table),
-        _commands(table),
+        _render_commands(table),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _state(table: Table, finished: int, cells: int) -> str:
+def _describe_state(table: Table, finished: int, cells: int) -> str:
     seeds = ", ".join(map(str, table.seeds))
     every = cells * len(table.seeds)
     several = len(table.seeds) > 1
@@ -80,8 +80,8 @@ def _state(table: Table, finished: int, cells: int) -> str:
     )
 
 
-def _devices(runs: Found) -> str:
-    """The runs of each device, where it is known: it decides the last digits and the seconds."""
+def _describe_devices(runs: Found) -> str:
+    """Count the runs of each device, if it is known: it decides the last digits and the seconds."""
     counts = Counter(entry.device for by_seed in runs.values() for entry in by_seed.values())
     if not counts.keys() - {"cpu"}:
         return ""
@@ -89,7 +89,7 @@ def _devices(runs: Found) -> str:
 
 
 def _render_choices(table: Table) -> str:
-    """The values that a search chose for each label, with the score by which it chose them."""
+    """Render the values that a search chose for each label, with the score by which it chose them."""
     if table.search is None:
         return ""
     rows = [
@@ -106,42 +106,42 @@ def _render_choices(table: Table) -> str:
     return f"{said}\n\n{make_lines(heads, rows)}"
 
 
-def _tables(table: Table, runs: Found) -> list[str]:
+def _render_tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
     wide, seen = table.list_views_as_labels(), add_views(table, runs)
     for what in table.show:
         if what == "overview":
-            parts += overview(table, runs)
+            parts += render_overview(table, runs)
         elif what == "curve":
-            parts += [f"{table.metric} by round:", _curves(wide, seen)]
+            parts += [f"{table.metric} by round:", _render_curves(wide, seen)]
         elif what in ENDS:
             goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
             heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
             reached = {cell: count_rounds(wide, seen, cell, what).values() for cell in seen}
             rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
-            parts += [heading, _grid(wide, rounds, signed=False, digits=0)]
+            parts += [heading, _render_grid(wide, rounds, signed=False, digits=0)]
         elif what == "converged":
             parts += _render_spent_to_converge(wide, seen)
         elif what == "spent":
             parts += _render_spent_to_targets(wide, seen)
         else:
-            parts += _shown(wide, seen, what)
+            parts += _render_figure(wide, seen, what)
     for name in table.curves:
         kept = {
-            cell: {seed: e.seen(name, table.metric) for seed, e in by_seed.items() if name in e.others}
+            cell: {seed: e.with_metric(name, table.metric) for seed, e in by_seed.items() if name in e.others}
             for cell, by_seed in runs.items()
         }
-        parts += [f"{name} by round:", _curves(table, kept)]
+        parts += [f"{name} by round:", _render_curves(table, kept)]
     for name in table.also:
         share = table.percent and "accuracy" in name
         title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
-        others = {cell: _others(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
-        parts += [f"{title}:", _grid(table, others, signed=False)]
+        others = {cell: _read_totals(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
+        parts += [f"{title}:", _render_grid(table, others, signed=False)]
     return parts
 
 
 def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:
-    """What each run has spent until it converged: rounds, and the figures that are known of any run."""
+    """Render a table for each cost until the runs converged, if it is known of any run."""
     parts = [f"Until {table.metric} comes within a point of the mean of the run's own last 10 rounds."]
     for name, (title, unit) in SPENT_FIGURES.items():
         spent = dict[Cell, list[float]]()
@@ -149,12 +149,12 @@ def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:
             values = (entry.spent_to_converge(name) for entry in found.values())
             spent[cell] = [value / unit for value in values if value is not None and isfinite(value)]
         if any(spent.values()):
-            parts += [f"{title}:", _grid(table, spent, signed=False, digits=0)]
+            parts += [f"{title}:", _render_grid(table, spent, signed=False, digits=0)]
     return parts
 
 
 def _render_spent_to_targets(table: Table, runs: Found) -> list[str]:
-    """What the runs have spent until they came up to each target: a table for each figure that is known."""
+    """Render a table for each cost until the runs reached each target, if it is known of any run."""
     axes = (*table.rows, *table.columns)
     names = [f"{100 * goal:g} %" if table.percent else f"{goal:g}" for goal in table.targets]
     parts = [
@@ -178,25 +178,27 @@ def _render_spent_to_targets(table: Table, runs: Found) -> list[str]:
     return parts
 
 
-def _shown(table: Table, runs: Found, what: str) -> list[str]:
-    """One figure of each run, and its difference to the figure of `against`."""
+def _render_figure(table: Table, runs: Found, what: str) -> list[str]:
+    """Render one figure of each run, and its difference to the figure of `against`."""
     figures = {
         cell: [
-            _to_percent(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None
+            _to_percent(table, v)
+            for e in by_seed.values()
+            if (v := e.read_figure(what, table.metric)) is not None
         ]
         for cell, by_seed in runs.items()
     }
-    parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
-    if what == "chosen" and (models := _models(runs)):
+    parts = [f"{table.metric}, {TITLES[what]}:", _render_grid(table, figures, signed=False)]
+    if what == "chosen" and (models := _count_chosen_models(runs)):
         parts.append(f"Models chosen, where it is not always `global`: {models}.")
     if table.against is not None:
         heading = f"Difference to `{table.against}`, paired by seed:"
-        parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
+        parts += [heading, _render_grid(table, _pair_differences(table, runs, what), signed=True)]
     return parts
 
 
-def _models(runs: Found) -> str:
-    """The number of times each model was chosen, in cells with another model than the global one; else ""."""
+def _count_chosen_models(runs: Found) -> str:
+    """Count how often each model was chosen, in cells where it is not always the global one; "" if none."""
     said = list[str]()
     for cell, by_seed in runs.items():
         counts = Counter(sorted(e.chosen_model for e in by_seed.values() if e.chosen_model))
@@ -206,8 +208,8 @@ def _models(runs: Found) -> str:
     return "; ".join(said)
 
 
-def _others(entries: Iterable[Entry], name: str, unit: float) -> list[float]:
-    values = (entry.other(name) for entry in entries)
+def _read_totals(entries: Iterable[Entry], name: str, unit: float) -> list[float]:
+    values = (entry.read_total(name) for entry in entries)
     return [value / unit for value in values if value is not None]
 
 
@@ -215,20 +217,20 @@ def _to_percent(table: Table, value: float) -> float:
     return 100 * value if table.percent else value
 
 
-def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
-    """The difference of each cell to the cell of `against`, paired by seed; none for that cell itself."""
+def _pair_differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
+    """Return the differences of each cell to the cell of `against`, by seed; [] for that cell itself."""
     differences: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
         other = find_opponent(table, runs, cell)
         both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
-        pairs = [[e.shown(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
+        pairs = [[e.read_figure(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
         differences[cell] = [
             _to_percent(table, mine - its) for mine, its in pairs if mine is not None and its is not None
         ]
     return differences
 
 
-def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
+def _render_grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
     places = (2 if table.percent else 4) if digits is None else digits
     axes = list(table.axes)
 
@@ -245,7 +247,7 @@ def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = 
     return render_lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
 
 
-def _curves(table: Table, runs: Found) -> str:
+def _render_curves(table: Table, runs: Found) -> str:
     numbers = sorted({n for by_seed in runs.values() for entry in by_seed.values() for n in entry.curve})
     axes, cells = list(table.axes), table.cells([*table.rows, *table.columns])
 
@@ -255,18 +257,18 @@ def _curves(table: Table, runs: Found) -> str:
         values = [_to_percent(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
         return spread(values, len(table.seeds), digits=1 if table.percent else 3)
 
-    shown = _evenly(numbers)
+    shown = _select_evenly(numbers)
     columns = [(str(number),) for number in shown]
     return render_lines((*table.rows, *table.columns), cells, [f"round {n}" for n in shown], columns, figure)
 
 
-def _evenly(rounds: Sequence[int]) -> list[int]:
-    """At most MOST_ROUNDS rounds, evenly spaced, the last one included; the journal has all of them."""
+def _select_evenly(rounds: Sequence[int]) -> list[int]:
+    """Select at most MOST_ROUNDS rounds, evenly spaced, with the last one; the journal has all of them."""
     step = -(-len(rounds) // MOST_ROUNDS)
     return sorted(rounds[::-1][:: max(step, 1)])
 
 
-def _commands(table: Table) -> str:
+def _render_commands(table: Table) -> str:
     first = table.runs()[0].run
     single = " ".join(f"--set '{item}'" for item in first.items)
     return f"All runs: `{table.command}`. One run ({first}): `fedsim run {table.preset} {single}`."

@@ -1,4 +1,4 @@
-"""One run of a table in this process, and what is kept of it."""
+"""One run of a table in this process, and its entry in the journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
-from jobs.grid.journal import Entry, Spent, numbers, round_metrics, summarize_scores, thin_curve
+from jobs.grid.journal import Entry, Spending, round_metrics, select_numbers, summarise_metric, thin_curve
 from jobs.grid.table import Table
 from jobs.run.run_result import FinalModel
 from jobs.settings import Settings
@@ -32,7 +32,7 @@ from jobs.store.records import RoundRecord, total_cost
 
 
 class Populations:
-    """The populations made last, shared by the runs whose data is the same.
+    """The last populations, shared by runs with the same data.
 
     Args:
         keep: how many.
@@ -42,7 +42,7 @@ class Populations:
         self.keep, self.made = keep, OrderedDict[str, Population]()
 
     def of(self, experiment: Experiment) -> Population:
-        """The experiment's population, made only if none with the same data and partition is at hand."""
+        """Return the experiment's population; make it only if none with its data and partition is kept."""
         data_seed = RunSettings(seed=experiment.settings.seed, rounds=0, cohort_size=0)
         neutral: Any = {"algorithm": None, "settings": data_seed, "evaluate_every": 1, "personal": "auto"}
         neutral["devices"] = None
@@ -55,8 +55,10 @@ class Populations:
         return replace(self.made[key], settings=experiment.settings)
 
 
-def results(experiment: Experiment, population: Population, device: str = "cpu") -> Iterator[RoundResult]:
-    """One result per round, of the reference pool in this process, where the server trains as well."""
+def iterate_rounds(
+    experiment: Experiment, population: Population, device: str = "cpu"
+) -> Iterator[RoundResult]:
+    """Yield the result of each round; clients and server train in this process."""
     pool = SerialPool(experiment.algorithm, population, device)
     try:
         yield from simulate(
@@ -73,17 +75,17 @@ def results(experiment: Experiment, population: Population, device: str = "cpu")
         pool.close()
 
 
-def execute(
+def make_run(
     member: Member, table: Table, settings: Settings, shared: Populations, code: str, device: str = "cpu"
 ) -> Entry:
     """Make one run.
 
     Args:
-        member: which.
-        table: that it is of.
-        settings: where data is.
-        shared: the populations made before.
-        code: its version, for the journal.
+        member: the run.
+        table: the table of the run.
+        settings: the data roots.
+        shared: the populations of earlier runs.
+        code: the version of the code, for the journal.
         device: "cpu" or "cuda".
 
     Raises:
@@ -92,7 +94,7 @@ def execute(
     experiment = resolve_spec(member.spec, settings)
     records, personal, population = list[RoundRecord](), None, shared.of(experiment)
     worked, start = dict[int, float](), time.process_time()
-    for result in results(experiment, population, device):
+    for result in iterate_rounds(experiment, population, device):
         records.append(RoundRecord.model_validate(result.record()))
         worked[result.round] = time.process_time() - start
         personal = result.personal
@@ -109,16 +111,16 @@ def make_entry(
     code: str = "",
     device: str = "not recorded",
 ) -> Entry:
-    """What a journal keeps of a run.
+    """Make the entry of a run in a journal.
 
     Args:
         member: the run.
-        table: that it is of.
+        table: the table of the run.
         records: one for each round.
-        personal: the scores of the clients' own models after the last round, where they are known.
-        worked: processor seconds from the start to the end of each round, where known (one process).
+        personal: the scores of the clients' own models after the last round; None if unknown.
+        worked: processor seconds from the start to the end of each round, if known (one process).
         code: the version of the code.
-        device: the name of the processor or GPU, where it is known.
+        device: the name of the processor or GPU, if known.
 
     Raises:
         FedsimError: if no round was scored by the table's metric.
@@ -133,7 +135,7 @@ def make_entry(
             f"{member.run} was never scored by {table.metric!r}", "name a metric of its records"
         )
     found = {
-        metric: summarize_scores(metric, points, table.curve_every)
+        metric: summarise_metric(metric, points, table.curve_every)
         for metric, points in scores.items()
         if points
     }
@@ -159,7 +161,7 @@ def make_entry(
         clients=() if personal is None else tuple(sorted_curve(personal)[1].round(4).tolist()),
         chosen=_on_tests(chosen),
         chosen_model=chosen.get("model", ""),
-        method=numbers(last.method),
+        method=select_numbers(last.method),
         digest=last.digest[:16],
         code=code,
         device=device,
@@ -168,12 +170,12 @@ def make_entry(
 
 def _sum_spent(
     records: Sequence[RoundRecord], worked: Mapping[int, float], rounds: set[int]
-) -> dict[int, Spent]:
-    """Bytes, seconds and joules from the start to the end of these rounds."""
+) -> dict[int, Spending]:
+    """Sum bytes, seconds and joules from the start to the end of each of these rounds."""
     totals = accumulate(record.bytes.down + record.bytes.up for record in records)
     energies = accumulate(0.0 if record.clock is None else record.clock.joules for record in records)
     return {
-        record.round: Spent(
+        record.round: Spending(
             bytes=total,
             processor_seconds=round(worked[record.round], 1) if record.round in worked else None,
             simulated_seconds=None if record.clock is None else round(record.clock.total, 3),
@@ -185,12 +187,12 @@ def _sum_spent(
 
 
 def _number(value: Any) -> float:
-    """A metric of a record: null stands for a number that is not finite."""
+    """Return a metric of a record; NaN for null, which stands for a number that is not finite."""
     return math.nan if value is None else float(value)
 
 
 def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Round and accuracy of the model that validation chose; {} where none was chosen, or none tested."""
+    """Return round and test accuracy of the model that validation chose; {} if none was chosen or tested."""
     if chosen.get("accuracy") is None:
         return {}
     return {"round": chosen["round"], "value": round(chosen["accuracy"], 6)}

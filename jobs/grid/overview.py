@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from jobs.grid.finished import Cell, Found
-from jobs.grid.journal import Entry
+from jobs.grid.journal import Entry, find_round
 from jobs.grid.spread import render_lines, spread
 from jobs.grid.table import OVERVIEW, Table
 
 POINTS = 3
-"""How many of the last scored rounds an accuracy is the mean of: single rounds are up or down by chance."""
+"""An accuracy is the mean of this many last scored rounds: single rounds are up or down by chance."""
 
 GLOBAL = "global_accuracy"
 """The metric of the second target, which methods without a global model do not have."""
 
 COSTS = ("rounds", "10^6 bytes", "processor seconds")
-"""What a run spends until it reaches the target."""
+"""The costs until a run reaches the target."""
 
 
-def overview(table: Table, runs: Found) -> list[str]:
-    """Headings and tables: accuracies and costs for each label of the column axes, and what was not run.
+def render_overview(table: Table, runs: Found) -> list[str]:
+    """Render accuracies and costs for each label of the column axes, and list the missing runs.
 
-    A run reaches two targets where it can: that of the table's metric, and that of the global model.
+    Costs are those until two targets: one for the table's metric, and one for the global model.
     """
     others = [name for name in (GLOBAL,) if name != table.metric]
     parts = [
@@ -46,7 +46,7 @@ def overview(table: Table, runs: Found) -> list[str]:
 
 
 def _has(table: Table, metric: str, found: Mapping[int, Entry]) -> bool:
-    return any(last_points(entry, metric, table) is not None for entry in found.values())
+    return any(average_last_points(entry, metric, table) is not None for entry in found.values())
 
 
 def _order(table: Table, row: Cell, column: Cell) -> Cell:
@@ -55,7 +55,7 @@ def _order(table: Table, row: Cell, column: Cell) -> Cell:
 
 
 def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) -> str:
-    """One table.
+    """Render one table.
 
     Args:
         table: the table.
@@ -64,15 +64,15 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
         target: the metric that has to come up to that of `against`.
     """
     opponents = by_row.get((str(table.against),), {})
-    goals = {seed: last_points(entry, target, table) for seed, entry in opponents.items()}
+    goals = {seed: average_last_points(entry, target, table) for seed, entry in opponents.items()}
 
     def figure(row: Cell, column: Cell) -> str:
         (name,), by_seed, seeds = column, by_row[row], len(table.seeds)
         if name in OVERVIEW:
-            scores = (last_points(entry, name, table) for entry in by_seed.values())
+            scores = (average_last_points(entry, name, table) for entry in by_seed.values())
             return spread([100 * score for score in scores if score is not None], seeds, digits=1)
         spent = (
-            reach(entry, find_curve(entry, target, table), goals.get(seed))[COSTS.index(name)]
+            measure_reach(entry, find_curve(entry, target, table), goals.get(seed))[COSTS.index(name)]
             for seed, entry in by_seed.items()
         )
         return spread([value for value in spent if value is not None], seeds, digits=0)
@@ -82,24 +82,24 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
 
 
 def find_curve(entry: Entry, metric: str, table: Table) -> Mapping[int, float]:
-    """A metric of a run by round; {} where it was not measured."""
+    """Return a metric of a run by round; {} if it was not measured."""
     return entry.curve if metric == table.metric else getattr(entry.others.get(metric), "curve", {})
 
 
-def last_points(entry: Entry, metric: str, table: Table) -> float | None:
-    """The mean of a metric over the last scored rounds; None where it was not measured."""
+def average_last_points(entry: Entry, metric: str, table: Table) -> float | None:
+    """Return the mean of a metric over the last scored rounds; None if it was not measured."""
     curve = find_curve(entry, metric, table)
     values = [curve[number] for number in sorted(curve)[-POINTS:]]
     return fmean(values) if values else None
 
 
-def reach(
+def measure_reach(
     entry: Entry, curve: Mapping[int, float], goal: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Rounds, 10^6 bytes and processor seconds until a curve of a run reaches the goal; None for never."""
+    """Return rounds, 10^6 bytes and processor seconds until a curve reaches the goal; None if never."""
     if goal is None:
         return None, None, None
-    first = next((number for number in sorted(curve) if curve[number] >= goal), None)
+    first = find_round(curve, goal)
     spent = None if first is None else entry.spent.get(first)
     if first is None or spent is None:
         return first, None, None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Paper(NamedTuple):
-    """What a page of results is about.
+    """The paper of a page of results.
 
     Attributes:
         short: a name of one or two words.
@@ -36,7 +36,7 @@ PAPERS = {
 
 
 def find_paper(page: str) -> Paper:
-    """The paper of a page; for another page its name."""
+    """Return the paper of a page; for a page without one, a paper of the page's name."""
     return PAPERS.get(page, Paper(page, page))
 
 

@@ -6,25 +6,28 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from jobs.grid.journal import Entry
-from jobs.grid.one_run import Populations, execute
-from jobs.grid.runner import Outcome
+from jobs.grid.one_run import Populations, make_run
+from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.settings import Settings
 from jobs.spec.sweep import Member
 
+Worker: TypeAlias = Callable[[Any], Any]
+"""Does one piece of work; a worker process keeps its own between pieces."""
 
-class _Process:
-    """What a worker process keeps between runs."""
+
+class _Runner:
+    """Makes runs of a table; runs with the same data share it."""
 
     def __init__(self, table: Table, settings: Settings, code: str, device: str) -> None:
         self.table, self.settings, self.shared = table, settings, Populations()
@@ -32,12 +35,12 @@ class _Process:
 
     def __call__(self, member: Member) -> Entry | str:
         try:
-            return execute(member, self.table, self.settings, self.shared, self.code, self.device)
+            return make_run(member, self.table, self.settings, self.shared, self.code, self.device)
         except Exception as error:  # one broken run must not end the table
             return f"{type(error).__name__}: {error}"
 
 
-_HERE: dict[str, _Process] = {}  # one entry, in worker processes only: an initialiser returns nothing
+_HERE: dict[str, Worker] = {}  # one entry, in worker processes only: an initialiser returns nothing
 
 
 def settle() -> None:
@@ -47,9 +50,9 @@ def settle() -> None:
     Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _begin(table: Table, settings: Settings, code: str, device: str) -> None:
+def _begin(make_worker: Callable[..., Worker], arguments: tuple[Any, ...]) -> None:
     settle()
-    _HERE["process"] = _Process(table, settings, code, device)
+    _HERE["worker"] = make_worker(*arguments)
 
 
 def _end_with_parent() -> None:
@@ -60,13 +63,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(member: Member) -> Entry | str:
-    return _HERE["process"](member)
+def _work(piece: Any) -> Any:
+    return _HERE["worker"](piece)
 
 
 def run_in_processes(
     table: Table, missing: Sequence[Member], settings: Settings, *, processes: int = 2, device: str = "cpu"
-) -> Iterator[Outcome]:
+) -> Iterator[EndedRun]:
     """Make runs in processes.
 
     Args:
@@ -79,28 +82,33 @@ def run_in_processes(
     Yields:
         Each run with its entry, or with the reason of its failure, as it ends.
     """
-    with open_processes(processes, _begin, (table, settings, find_code_version(), device)) as executor:
-        futures = {executor.submit(_work, member): member for member in missing}
+    with open_processes(processes, _Runner, (table, settings, find_code_version(), device)) as submit:
+        futures = {submit(member): member for member in missing}
         for future in as_completed(futures):
-            yield Outcome(futures[future], future.result())
+            yield EndedRun(futures[future], future.result())
 
 
 @contextmanager
 def open_processes(
-    processes: int, begin: Callable[..., None], arguments: tuple[Any, ...]
-) -> Iterator[ProcessPoolExecutor]:
+    processes: int, make_worker: Callable[..., Worker], arguments: tuple[Any, ...]
+) -> Iterator[Callable[[Any], Future[Any]]]:
     """Start worker processes, each on one thread; an error, Ctrl-C included, ends them at once.
 
     Args:
         processes: their number.
-        begin: called first in each of them; it calls `settle`.
-        arguments: of `begin`.
+        make_worker: makes the worker of a process, in the process.
+        arguments: of `make_worker`.
+
+    Yields:
+        A function that gives a piece of work to one of them, and returns the future of its result.
     """
     os.environ["OMP_NUM_THREADS"] = "1"
-    executor = ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin, initargs=arguments)
+    executor = ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=_begin, initargs=(make_worker, arguments)
+    )
     with executor:
         try:
-            yield executor
+            yield lambda piece: executor.submit(_work, piece)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             for process in active_children():

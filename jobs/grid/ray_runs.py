@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fedsim.errors import FedsimError
 from jobs.grid.one_run import make_entry
 from jobs.grid.process_pool import find_code_version
-from jobs.grid.runner import Outcome
+from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.run.execute import execute
 from jobs.run.ray_connection import connect_to_ray
@@ -15,7 +15,7 @@ from jobs.settings import Settings
 from jobs.spec.sweep import Member
 
 
-def run_on_ray(table: Table, missing: Sequence[Member], settings: Settings) -> Iterator[Outcome]:
+def run_on_ray(table: Table, missing: Sequence[Member], settings: Settings) -> Iterator[EndedRun]:
     """Make runs as `fedsim run` does, on the Ray of `FEDSIM_RAY_ADDRESS` or on one that is started for them.
 
     Yields:
@@ -26,6 +26,6 @@ def run_on_ray(table: Table, missing: Sequence[Member], settings: Settings) -> I
         for member in missing:
             try:
                 result = execute(member.spec, settings)
-                yield Outcome(member, make_entry(member, table, result.records, result.personal, code=code))
+                yield EndedRun(member, make_entry(member, table, result.records, result.personal, code=code))
             except FedsimError as error:
-                yield Outcome(member, str(error))
+                yield EndedRun(member, str(error))

@@ -11,8 +11,8 @@ from jobs.grid.table import Table
 from jobs.spec.sweep import Member
 
 
-class Outcome(NamedTuple):
-    """How a run ended.
+class EndedRun(NamedTuple):
+    """A run that has ended.
 
     Attributes:
         member: the run.
@@ -23,28 +23,28 @@ class Outcome(NamedTuple):
     entry: Entry | str
 
 
-class Progress(NamedTuple):
-    """How far a table is.
+class TableProgress(NamedTuple):
+    """The progress of a table.
 
     Attributes:
-        left: runs that are still to be made.
-        total: runs of the table.
-        seconds: until all are made, about; None if nothing is known of their time.
-        outcome: the run that has ended; None before the first one.
+        left: number of runs that are missing.
+        total: number of runs of the table.
+        seconds: estimated time until all are made; None if no run has been made yet.
+        ended: the run that has ended; None before the first one.
     """
 
     left: int
     total: int
     seconds: float | None
-    outcome: Outcome | None = None
+    ended: EndedRun | None = None
 
 
-Runs: TypeAlias = Callable[[Table, Sequence[Member]], Iterator[Outcome]]
+Runs: TypeAlias = Callable[[Table, Sequence[Member]], Iterator[EndedRun]]
 """A way to make runs: in processes, on Ray, or as jobs of a service. It yields each run as it ends."""
 
 
 def run_table(
-    table: Table, journal: Journal, runs: Runs, news: Callable[[Progress], None], at_a_time: int = 1
+    table: Table, journal: Journal, runs: Runs, news: Callable[[TableProgress], None], at_a_time: int = 1
 ) -> list[str]:
     """Make every run that neither the journal nor the journals of other tables beside it have.
 
@@ -70,8 +70,8 @@ def run_table(
     total, made = len(table.runs()), list(journal.read().values())
     left = {member.spec_hash: member for member in missing}
 
-    def say(outcome: Outcome | None) -> None:
-        news(Progress(len(left), total, estimate_seconds(list(left.values()), made, at_a_time), outcome))
+    def say(outcome: EndedRun | None) -> None:
+        news(TableProgress(len(left), total, estimate_seconds(list(left.values()), made, at_a_time), outcome))
 
     say(None)
     faults = list[str]()

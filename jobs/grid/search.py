@@ -22,7 +22,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def load_search(table: Table) -> Table | None:
-    """The table of the runs that choose values for this one, at its scale; None if it has its own values.
+    """Load the table whose runs choose values for this one, at its scale; None without a search.
 
     Raises:
         SettingsError: if there is no such table, or it does not fit.
@@ -44,13 +44,13 @@ def load_search(table: Table) -> Table | None:
 
 
 def is_searched(table: Table, folder: Path) -> bool:
-    """Whether all runs are finished that choose values for this table; True for a table without a search."""
+    """Return whether all runs that choose values for this table are finished; True without a search."""
     search = load_search(table)
     return search is None or not list_missing(search, Journal(folder, search.name))
 
 
 def choose_values(table: Table, folder: Path) -> Table:
-    """The table with the values that its search chose; a table without a search stays as it is.
+    """Return the table with the values that its search chose; without a search, the table itself.
 
     Each label takes the best values among its candidates: the labels of the search with its name, or with its
     name, a comma and more. The first of equal candidates counts. One with a diverged run never does, nor does
@@ -88,7 +88,7 @@ def choose_values(table: Table, folder: Path) -> Table:
 
 
 def _read_scores(search: Table, axes: Sequence[str], entries: Mapping[str, Entry]) -> dict[Labels, float]:
-    """The mean score for the labels of these axes over all else; NaN if a run diverged."""
+    """Return the mean score for each label of these axes; NaN if a run diverged."""
     scores: dict[Labels, list[float]] = {}
     for cell, by_seed in find_cells(search, entries).items():
         labels = dict(zip(search.axes, cell, strict=True))
@@ -99,7 +99,7 @@ def _read_scores(search: Table, axes: Sequence[str], entries: Mapping[str, Entry
 
 
 def _rule_out_unstable(scores: Mapping[Labels, float], asked: Search) -> dict[Labels, float]:
-    """The scores, with NaN at all values of the other axes at which `otherwise` has a diverged run."""
+    """Set the scores to NaN at the values of the other axes at which a run of `otherwise` diverged."""
 
     def others(labels: Labels) -> Labels:
         return tuple(each for each in labels if each[0] != asked.axis)
@@ -110,12 +110,12 @@ def _rule_out_unstable(scores: Mapping[Labels, float], asked: Search) -> dict[La
 
 
 def has_diverged(entry: Entry) -> bool:
-    """Whether a validation figure is not finite: the accuracy of a model of NaN is 0, but its loss is NaN."""
+    """Return whether a validation figure is not finite: a model of NaN has accuracy 0, but loss NaN."""
     return any(not math.isfinite(value) for name, value in entry.final.items() if VALIDATION in name)
 
 
 def _choose(label: str, asked: Search, search: Table, scores: Mapping[Labels, float]) -> Choice:
-    """The values of one label."""
+    """Choose the values of one label."""
     own = [each for each in search.axes[asked.axis] if each == label or each.startswith(f"{label}, ")]
     names = own or [asked.otherwise]
     candidates = {labels: score for labels, score in scores.items() if dict(labels)[asked.axis] in names}

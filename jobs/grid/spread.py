@@ -12,7 +12,7 @@ NONE_KNOWN = "–"
 
 
 def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
-    """Mean ± standard deviation (of a sample), with the number of seeds where some are missing."""
+    """Write mean ± sample standard deviation, and the number of seeds if some are missing."""
     if not values:
         return NONE_KNOWN
     text = f"{fmean(values):{'+' if signed else ''}.{digits}f}"
@@ -28,7 +28,7 @@ def render_lines(
     columns: Sequence[Cell],
     figure: Callable[[Cell, Cell], str],
 ) -> str:
-    """A table of Markdown.
+    """Render a table of Markdown.
 
     Args:
         heads: headings of the columns that name a row.
@@ -42,6 +42,6 @@ def render_lines(
 
 
 def make_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table from its headings and the cells of its rows."""
+    """Render a Markdown table from its headings and the cells of its rows."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

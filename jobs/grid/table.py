@@ -1,4 +1,4 @@
-"""A table as it is written: a base spec, axes of overrides, seeds, claims; and the runs that it asks for."""
+"""A table of results: a base spec, axes of overrides, seeds and claims; and its runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SHOWN = (
     *("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best"),
     *("converged", "spent"),
 )
-"""What a table can show."""
+"""The figures that a table can show."""
 
 
 FOR_RISING = ("overview", "reach", "reach_best", "converged", "spent", "fall")
-"""What looks for the round in which the metric has come up to a value, or fell."""
+"""The figures that look for a round in which the metric reached a value, or fell."""
 
 OVERVIEW = {
     "global_accuracy": "accuracy",
@@ -39,7 +39,7 @@ OVERVIEW = {
 
 
 class View(BaseModel):
-    """A column that shows another metric of the runs of one that is there.
+    """A column that shows another metric of the runs of an existing column.
 
     Attributes:
         of: the label whose runs they are.
@@ -53,7 +53,7 @@ class View(BaseModel):
 
 
 class Search(BaseModel):
-    """Where a table takes values from: another table whose runs choose them by a validation set.
+    """The source of chosen values: another table, whose runs choose them by a validation set.
 
     Attributes:
         table: the name of the other table.
@@ -202,19 +202,19 @@ class Table(BaseModel):
 
     @property
     def compared(self) -> str | None:
-        """The axis whose label `against` is."""
+        """The axis that has the label `against`."""
         alone = [axes[0] for axes in (self.columns, self.rows) if len(axes) == 1]
         return next((axis for axis in alone if self.against in self.axes[axis]), None)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The table's metric, those of the views, and those whose curves are kept."""
+        """The table's metric, the metrics of the views, and those whose curves are kept."""
         views = (view.metric for view in self.views.values())
         overview = OVERVIEW if "overview" in self.show else ()
         return tuple(dict.fromkeys((self.metric, *views, *self.curves, *overview)))
 
     def on(self, preset: str) -> Table:
-        """The same with another base spec, and what its labels stand for there."""
+        """Return the table with another base spec, and with the overrides of that preset."""
         if preset == self.preset:
             return self
         items = self.instead.get(preset, {})
@@ -226,7 +226,7 @@ class Table(BaseModel):
         return self.model_copy(update={"preset": preset, "about": about, "axes": axes})
 
     def list_views_as_labels(self) -> Table:
-        """The same with the views among the labels, each behind the one whose runs it shows."""
+        """Return the table with the views among the labels, each after the label whose runs it shows."""
         if not self.views:
             return self
         labels: dict[str, tuple[str, ...]] = {}
@@ -237,12 +237,12 @@ class Table(BaseModel):
 
     @property
     def sweep(self) -> Sweep:
-        """The runs as a sweep: its jobs have the specs of the table."""
+        """Return the runs as a sweep, whose jobs have the specs of the table."""
         base = parse_text(preset_text(self.preset))
         return Sweep(name=self.name, base=base, set=self.set, axes=self.axes, seeds=self.seeds)
 
     def runs(self) -> list[Member]:
-        """All runs, seed by seed, so that every cell has a first figure early.
+        """Return all runs, seed by seed, so that every cell has a first figure early.
 
         Raises:
             SpecError: if specs are wrong; with every fault.
@@ -250,7 +250,7 @@ class Table(BaseModel):
         return members(self.sweep)
 
     def cells(self, axes: Sequence[str]) -> list[tuple[str, ...]]:
-        """All combinations of these axes' labels."""
+        """Return all combinations of the labels of these axes."""
         return cells(self.axes, axes)
 
     @property
@@ -259,13 +259,13 @@ class Table(BaseModel):
         return f"fedsim reproduce {self.words or self.name}"
 
     def with_seeds(self, number: int) -> Table:
-        """The same with this number of seeds: the first ones, or further ones that follow the last."""
+        """Return the table with this number of seeds: the first ones, or more that follow the last."""
         more = range(max(self.seeds) + 1, max(self.seeds) + 1 + number - len(self.seeds))
         words = f"{self.words or self.name} --seeds {number}"
         return self.model_copy(update={"seeds": (*self.seeds, *more)[:number], "words": words})
 
     def at_scale(self, scale: str) -> Table:
-        """The same at another scale.
+        """Return the table at another scale.
 
         Args:
             scale: "small" for the table's own preset, "paper" for the preset of the paper's scale, or the
@@ -283,26 +283,26 @@ class Table(BaseModel):
         return self.on(preset).model_copy(update={"words": f"{self.words or self.name} --scale {scale}"})
 
 
-def tables() -> list[str]:
-    """The names of all tables."""
+def list_tables() -> list[str]:
+    """Return the names of all tables."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 def load_table(name: str) -> Table:
-    """The table of this name, or of this YAML file.
+    """Load the table of this name, or of this YAML file.
 
     Raises:
         SettingsError: if there is none, or its file is wrong.
     """
     if name.endswith((".yaml", ".yml")):
         return read_table(Path(name)).model_copy(update={"words": name})
-    if name not in tables():
-        raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(tables())}")
+    if name not in list_tables():
+        raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(list_tables())}")
     return read_table(FOLDER / f"{name}.yaml")
 
 
 def read_table(file: Path) -> Table:
-    """A table from its file.
+    """Read a table from its file.
 
     Raises:
         SettingsError: if the file cannot be read, or is wrong.
@@ -324,7 +324,7 @@ def read_table(file: Path) -> Table:
 
 
 def _list_items(axes: Any) -> Any:
-    """The items of each label as a list; what has another shape stays as it is, and the model refuses it."""
+    """Make the items of each label a list; leave another shape as it is, which the model refuses."""
     if not isinstance(axes, Mapping):
         return axes
     return {

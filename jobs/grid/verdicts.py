@@ -22,7 +22,7 @@ Values: TypeAlias = Mapping[int, float]
 
 
 class Outcome(StrEnum):
-    """What the runs say about a claim."""
+    """The verdicts on a claim."""
 
     HELD = "held"
     REVERSED = "reversed"
@@ -48,11 +48,11 @@ class Verdict:
         difference: of the two, paired by seed; None without runs.
         p_value: of the difference (with `by`, of its distance to that), adjusted by Holm's method for all
             comparisons of the table; None for `level`, for fewer than two seeds, and if all differences are
-            equal: such numbers are counted (bytes, rounds from point to point of a curve), not sampled.
-        seeds: that would tell the difference with a power of 0.8; None if it is told, or if nobody runs as
-            many.
-        diverged: seeds that are left out because a figure is not finite: a run diverged, or it never came up
-            to the target of the claim.
+            equal, because then they are counts (bytes, rounds) and not samples.
+        seeds: number of seeds with which the test would find the difference with power 0.8; None if the
+            test has found it, or would need more than 1,000.
+        diverged: seeds that are left out because a figure is not finite: a run diverged, or never reached
+            the target of the claim.
         unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
         scale: the factor from the figures to the unit.
     """
@@ -141,7 +141,7 @@ class Verdict:
 
     @property
     def digits(self) -> int:
-        """Decimal places of the difference."""
+        """The number of decimal places of the difference."""
         return 2 if self.unit == "points" else 1 if self.unit else 4
 
 
@@ -251,7 +251,7 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
 
 
 def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str]) -> Values:
-    """The figures of one cell, by seed."""
+    """Collect the figures of one cell, by seed."""
     cell: Cell = tuple(labels[axis] for axis in table.axes)
     if comparison.show in ("reach", "reach_best"):
         rounds = count_rounds(table, found, cell, comparison.show)
@@ -269,10 +269,12 @@ def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | 
     if comparison.round is not None:
         return find_curve(entry, metric, table).get(comparison.round)
     if metric == table.metric:
-        return entry.shown(comparison.show, metric)
+        return entry.read_figure(comparison.show, metric)
     if comparison.show == "final":
-        return entry.other(metric)
-    return entry.seen(metric, metric).shown(comparison.show, metric) if metric in entry.others else None
+        return entry.read_total(metric)
+    if metric not in entry.others:
+        return None
+    return entry.with_metric(metric, metric).read_figure(comparison.show, metric)
 
 
 def _subtract(values: Values, baseline: Values) -> Values:

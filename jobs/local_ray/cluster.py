@@ -111,10 +111,8 @@ def read_cluster_state(ask: Ask) -> ClusterState:
         ask: asks Ray's dashboard; its errors are raised on.
     """
     nodes = fetch_living_nodes(ask)
-    groups, actors = (
-        _extract_rows(ask(GROUPS)),
-        [row for row in _extract_rows(ask(ACTORS)) if _is_job_actor(row)],
-    )
+    groups = _extract_rows(ask(GROUPS))
+    actors = [row for row in _extract_rows(ask(ACTORS)) if _is_job_actor(row)]
     owners = _map_job_ids(ask(JOBS))
     usages = _fetch_usages(ask)
     by_node: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)

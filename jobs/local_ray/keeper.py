@@ -65,7 +65,7 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with lock_file(home / LOCK, wait=False) as got:
+    with lock_file(home / LOCK) as got:
         if not got:
             sys.stderr.write("another keeper holds the local Ray already\n")
             return 0

@@ -78,11 +78,11 @@ def make_ray_environment(home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
+def lock_file(path: Path) -> Iterator[bool]:
     """Lock a file, and yield whether the lock was free. The kernel frees the lock when the process ends."""
     with path.open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
@@ -93,5 +93,5 @@ def is_keeper_alive(home: Path) -> bool:
     """Return whether a keeper holds its lock."""
     if not (home / LOCK).exists():
         return False
-    with lock_file(home / LOCK, wait=False) as got:
+    with lock_file(home / LOCK) as got:
         return not got

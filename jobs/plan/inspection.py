@@ -23,7 +23,7 @@ from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.dataset import Dataset
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.server_messages import count_bytes_down, make_broadcasts, make_instructions
+from fedsim.engine.server_messages import make_broadcasts, make_instructions, measure_bytes_down
 from fedsim.engine.worker import one_thread
 from fedsim.errors import DataError
 from fedsim.learning_tasks.tasks import CLASS_TASKS
@@ -191,7 +191,7 @@ def _inspect_model(
         role = "trained" if key in trained else "not trained" if key in net.parameters else "buffer"
         return InspectedTensor(key, tuple(value.shape), value.numel(), role, key in sent)
 
-    down = count_bytes_down(algorithm, ctx, broadcasts, instructions, [client])
+    down = measure_bytes_down(algorithm, ctx, broadcasts, instructions).sum_payloads([client])
     return InspectedModel(
         name=name,
         parameters=net.count_parameters(),

@@ -126,10 +126,8 @@ class JobListener(RunListener):
         return self.ledger.restart_after_loss(self.spec.faults.max_restarts, message)
 
     def _open_trackers(self) -> Trackers:
-        names, run = (
-            self.settings.track,
-            TrackedRun.from_spec(self.job.id, self.spec, self.settings.job_dir(self.job.id)),
-        )
+        names = self.settings.track
+        run = TrackedRun.from_spec(self.job.id, self.spec, self.settings.job_dir(self.job.id))
         try:
             check_trackers(names)
         except SettingsError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
@@ -28,12 +29,7 @@ def prepare_experiment(
     """
     on_status("checking the spec")
     experiment = resolve_spec(spec, settings, fetch=True)
-    preparing = experiment.prepare_population()
     try:
-        while True:
-            on_status(next(preparing))
-    except StopIteration as end:
-        population: Population = end.value
-        return experiment, population
+        return experiment, run_to_end(experiment.prepare_population(), on_status)
     except SpecError as error:
         raise use_spec_paths(error) from None

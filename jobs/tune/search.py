@@ -18,7 +18,7 @@ from jobs.tune.record import BEST, SearchRecord, Trial
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
 from jobs.tune.service_trials import Service, ServiceTrials
-from jobs.tune.trial import LocalTrials, Score, Trials, Work, make_trial_spec
+from jobs.tune.trial import LocalTrials, Trials, TrialScore, TrialWork, make_trial_spec
 
 
 class TuneProgress(NamedTuple):
@@ -118,7 +118,7 @@ def _run_trials(
     on_score: Callable[[TuneProgress], None],
 ) -> None:
     """Train trials until nothing is left to train."""
-    running = dict[Future[Score], Step]()
+    running = dict[Future[TrialScore], Step]()
     with place.open() as train:
         while True:
             while len(running) < processes and (step := _choose_step(search, record, running)) is not None:
@@ -127,7 +127,7 @@ def _run_trials(
                 values = record.trials[step.trial].values
                 spec, url = make_trial_spec(search.make_spec(values)), record.checkpoint_url(step.trial)
                 until = search.rungs[step.rung]
-                running[train(Work(step.trial, values, spec, url, until, search.metric))] = step
+                running[train(TrialWork(step.trial, values, spec, url, until, search.metric))] = step
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -136,7 +136,7 @@ def _run_trials(
                 on_score(TuneProgress(record.trials[step.trial], len(record.trials), search.trials))
 
 
-def _add_score(record: SearchRecord, trial: int, round: int, score: Score) -> None:
+def _add_score(record: SearchRecord, trial: int, round: int, score: TrialScore) -> None:
     line = {"trial": trial, "round": round, "metric": score.metric, "value": score.value}
     line |= {"digest": score.digest, **({"error": score.error} if score.error else {})}
     line |= {"job": score.job} if score.job else {}

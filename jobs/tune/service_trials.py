@@ -21,7 +21,7 @@ from jobs.spec.sweep import GROUP, make_label, make_label_key
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import FINAL, RESUMABLE, JobState
 from jobs.tune.plan import Search
-from jobs.tune.trial import FinalScore, Score, Train, Work, read_score
+from jobs.tune.trial import FinalScore, Train, TrialScore, TrialWork, read_score
 
 TRIAL, BEST = "trial", "best"
 """A label of the jobs: the number of the trial, or `best` for the run with the test set."""
@@ -108,15 +108,15 @@ class ServiceTrials:
         run = RunResult(spec, list(job.rounds()))
         return FinalScore(run.final, run.records[-1].digest, job=job.job.id)
 
-    def _train(self, work: Work) -> Score:
+    def _train(self, work: TrialWork) -> TrialScore:
         """Train a trial until a round, and score it; a failure of the job is a value, not an error."""
         spec = work.spec.model_copy(update={"stop": Stop(round=self.search.rungs[0])})
         try:
             job = self._submit(spec, str(work.trial), work.values)
         except (SpecError, DataError, DoesNotFit) as refusal:
-            return Score("", None, error=str(refusal))
+            return TrialScore("", None, error=str(refusal))
         if (error := self._wait(job, work.until)) is not None:
-            return Score("", None, error=error, job=job.job.id)
+            return TrialScore("", None, error=error, job=job.job.id)
         # A privacy budget may end the job before the round.
         record = job.rounds(min(work.until, job.job.rounds_done) - 1)[0]
         return read_score(record.metrics, record.digest, work.metric)._replace(job=job.job.id)

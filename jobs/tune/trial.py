@@ -21,7 +21,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
 from fedsim.errors import FedsimError, FieldError, SpecError
 from jobs.grid.one_run import Populations
-from jobs.grid.process_pool import open_processes, settle
+from jobs.grid.process_pool import open_processes
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.run.listener import RunListener
 from jobs.run.run_result import RunResult
@@ -32,7 +32,7 @@ from jobs.spec.resolve import resolve_spec
 from jobs.spec.sections.run_fields import Checkpointing, Stop
 
 
-class Work(NamedTuple):
+class TrialWork(NamedTuple):
     """A trial and the round to which it trains.
 
     Attributes:
@@ -52,7 +52,7 @@ class Work(NamedTuple):
     metric: str | None
 
 
-class Score(NamedTuple):
+class TrialScore(NamedTuple):
     """The outcome of a trial after a round.
 
     Attributes:
@@ -86,7 +86,7 @@ class FinalScore(NamedTuple):
     job: str = ""
 
 
-Train: TypeAlias = Callable[[Work], Future[Score]]
+Train: TypeAlias = Callable[[TrialWork], Future[TrialScore]]
 """Begin to train a trial."""
 
 
@@ -130,18 +130,18 @@ class Trainer:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.populations = settings, Populations()
 
-    def __call__(self, work: Work) -> Score:
+    def __call__(self, work: TrialWork) -> TrialScore:
         """Train a trial until a round, and score it; a failure of the run is a value, not an error."""
         try:
             with one_thread():
                 record = self._train(work)
         except FedsimError as error:
-            return Score("", None, error=str(error))
+            return TrialScore("", None, error=str(error))
         except Exception as error:  # one broken trial must not end the search
-            return Score("", None, error=f"{type(error).__name__}: {error}")
+            return TrialScore("", None, error=f"{type(error).__name__}: {error}")
         return read_score(record["metrics"], record["digest"], work.metric)
 
-    def _train(self, work: Work) -> Mapping[str, Any]:
+    def _train(self, work: TrialWork) -> Mapping[str, Any]:
         """Return the record of the round, or of the last one if the run ends before; write checkpoints."""
         spec, experiment = work.spec, resolve_spec(work.spec, self.settings, fetch=True)
         population = self.populations.of(experiment)
@@ -175,13 +175,13 @@ class Trainer:
         return record
 
 
-def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> Score:
+def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> TrialScore:
     """Return the score of a trial after a round.
 
     Args:
         metrics: of the round.
         digest: of the server state.
-        metric: see `Work`.
+        metric: see `TrialWork`.
 
     Raises:
         SpecError: the run has no such metric, nor has any other trial.
@@ -192,23 +192,11 @@ def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> S
             raise SpecError([FieldError("metric", metric, "is not measured", hint)])
         value = metrics[metric]
         finite = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-        return Score(metric, finite, digest)
+        return TrialScore(metric, finite, digest)
     best = choose_best(list_candidates(metrics))
     if best is None or not math.isfinite(best.validation):
-        return Score("", None, digest, "the run has no finite score on the validation set")
-    return Score(f"{best.model}_validation_{best.metric}", best.validation, digest)
-
-
-_HERE: dict[str, Trainer] = {}  # one entry, in worker processes only: an initialiser returns nothing
-
-
-def _begin(settings: Settings) -> None:
-    settle()
-    _HERE["trainer"] = Trainer(settings)
-
-
-def _work(work: Work) -> Score:
-    return _HERE["trainer"](work)
+        return TrialScore("", None, digest, "the run has no finite score on the validation set")
+    return TrialScore(f"{best.model}_validation_{best.metric}", best.validation, digest)
 
 
 @dataclass(frozen=True)
@@ -233,8 +221,8 @@ class LocalTrials:
         if self.processes == 1:
             yield partial(_train_here, Trainer(self.settings))
             return
-        with open_processes(self.processes, _begin, (self.settings,)) as executor:
-            yield lambda work: executor.submit(_work, work)
+        with open_processes(self.processes, Trainer, (self.settings,)) as train:
+            yield train
 
     def run_best(self, spec: JobSpec) -> FinalScore:
         """Run the best spec in this process."""
@@ -242,7 +230,7 @@ class LocalTrials:
         return FinalScore(run.final, run.records[-1].digest, run)
 
 
-def _train_here(trainer: Trainer, work: Work) -> Future[Score]:
-    future = Future[Score]()
+def _train_here(trainer: Trainer, work: TrialWork) -> Future[TrialScore]:
+    future = Future[TrialScore]()
     future.set_result(trainer(work))
     return future

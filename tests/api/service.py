@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ import httpx
 from fastapi import FastAPI
 
 from actors.resources import ClusterNode
+from api.sdk.transport.stream import Assembler, Message
 from api.server.app import create_app
 from api.server.connections import ClosingServer, make_server_config
 from api.server.web_server import open_listener
@@ -31,6 +32,14 @@ from tests.databases import service_database
 LIMITS = Limits()
 
 JOBS = "/api/v1/jobs"
+
+
+def read_messages(lines: Iterable[str]) -> Iterator[Message]:
+    """Yield the events of a whole stream; its lines come without their ends."""
+    assembler = Assembler()
+    for line in lines:
+        if (message := assembler.add_line(line)) is not None:
+            yield message
 
 
 class IdleQueue:

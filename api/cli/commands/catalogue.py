@@ -10,7 +10,7 @@ import typer
 from api.cli.commands.options import Format, FormatOption, UrlOption
 
 if TYPE_CHECKING:
-    from api.server.service import CatalogueKind
+    from jobs.spec.catalogue import Kind
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Show one entry, with the meaning of each parameter.")
@@ -47,8 +47,6 @@ _SINGULAR = {
 }
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-
-_STACKABLE_KINDS = {"models": "models with their defaults"}
 
 
 def algorithms(
@@ -191,7 +189,7 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel="Specs")(command)
 
 
-def _show(kind: CatalogueKind, name: str | None, format: Format, url: str | None) -> None:
+def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
     from api.cli.display import make_data_console, make_plain_text, make_table, print_json
 
     entries = _entries(kind, url)
@@ -216,8 +214,8 @@ def _show(kind: CatalogueKind, name: str | None, format: Format, url: str | None
         for row, entry in zip(rows, entries, strict=True):
             row.insert(1, "yes" if entry["stacks"] else "no")
     make_data_console().print(make_table(columns, ([make_plain_text(cell) for cell in row] for row in rows)))
-    if kind in _STACKABLE_KINDS:
-        make_data_console().print(make_plain_text(_describe_stacking(entries, _STACKABLE_KINDS[kind])))
+    if kind == "models":
+        make_data_console().print(make_plain_text(_describe_stacking(entries)))
 
 
 def _require_no_purpose(purpose: str | None) -> None:
@@ -246,19 +244,19 @@ def _summary(entry: dict[str, Any]) -> str:
     return mark_plugin(entry, entry["summary"])
 
 
-def _describe_stacking(entries: list[dict[str, Any]], what: str) -> str:
-    """Describe in two sentences which entries support stacking."""
+def _describe_stacking(entries: list[dict[str, Any]]) -> str:
+    """Describe in two sentences which models support stacking."""
     reasons: dict[str, list[str]] = {}
     for entry in entries:
         if not entry["stacks"]:
             reasons.setdefault(entry["why_not_stacked"], []).append(entry["name"])
     rest = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
     able = sum(1 for entry in entries if entry["stacks"])
-    works = f"Stacking (resources.stack) works with {able} of {len(entries)} {what}."
+    works = f"Stacking (resources.stack) works with {able} of {len(entries)} models with their defaults."
     return f"{works} Without stacking: {rest}." if reasons else works
 
 
-def _entries(kind: CatalogueKind, url: str | None) -> list[dict[str, Any]]:
+def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
     if url is not None:
         from api.sdk.client import FedSimClient
 
@@ -279,7 +277,7 @@ def _parameters(schema: dict[str, Any]) -> str:
     )
 
 
-def _find_entry(entries: list[dict[str, Any]], kind: CatalogueKind, name: str) -> dict[str, Any]:
+def _find_entry(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, Any]:
     from fedsim.base.parameters import suggest_name
     from fedsim.errors import FieldError, RequestError
 

@@ -14,7 +14,7 @@ from fedsim.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobs.grid.runner import Progress, Runs
+    from jobs.grid.runner import Runs, TableProgress
     from jobs.grid.table import Table
     from jobs.grid.verdicts import Verdict
 
@@ -145,14 +145,14 @@ def _choose_runs(place: Place, processes: int, device: str, url: str | None) -> 
     return lambda table, missing: run_in_processes(table, missing, settings, **how), processes
 
 
-def _describe(table: Table, progress: Progress) -> str:
+def _describe(table: Table, progress: TableProgress) -> str:
     """Write how far a table is, e.g. `demo-claim: 3 of 9 runs, about 12 s left; 2 rounds, seed 1 failed`."""
     text = f"{table.name}: {progress.total - progress.left} of {progress.total} runs"
     if progress.left and progress.seconds is not None:
         text += f", about {format_seconds(progress.seconds)} left"
-    if progress.outcome is None:
+    if progress.ended is None:
         return text
-    member, entry = progress.outcome
+    member, entry = progress.ended
     said = "failed" if isinstance(entry, str) else f"took {format_seconds(entry.seconds)}"
     return f"{text}; {member.run} {said}"
 
@@ -170,10 +170,10 @@ def _list_tables(out: Path) -> list[dict[str, Any]]:
     from jobs.grid.journal import Journal
     from jobs.grid.pages import find_paper
     from jobs.grid.search import choose_values, is_searched
-    from jobs.grid.table import load_table, tables
+    from jobs.grid.table import list_tables, load_table
 
     listed = []
-    for table in map(load_table, tables()):
+    for table in map(load_table, list_tables()):
         total = len(table.runs())
         if is_searched(table, out):
             missing = list_missing(choose_values(table, out), Journal(out, table.name))
@@ -261,9 +261,9 @@ def write_pages(out: Path, pages: Path, own: Table | None = None) -> list[Path]:
         The pages.
     """
     from jobs.grid.card import write_report
-    from jobs.grid.table import load_table, tables
+    from jobs.grid.table import list_tables, load_table
 
-    chosen = {each: load_table(each) for each in tables()}
+    chosen = {each: load_table(each) for each in list_tables()}
     if own is not None:
         same = {each: table for each, table in chosen.items() if table.page == own.page}
         chosen = {**same, own.name: own}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
@@ -41,16 +40,3 @@ class Assembler:
         if "data" not in fields:
             return None
         return Message(int(fields.get("id", 0)), fields.get("event", "message"), json.loads(fields["data"]))
-
-
-def read_messages(lines: Iterable[str]) -> Iterator[Message]:
-    """Yield the events of a whole stream.
-
-    Args:
-        lines: the lines of the stream, without their ends.
-    """
-    assembler = Assembler()
-    for line in lines:
-        message = assembler.add_line(line)
-        if message is not None:
-            yield message

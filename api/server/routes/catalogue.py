@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.server.dependencies import ServiceOf
-from api.server.service import CatalogueKind
 from jobs.spec import json_schema, preset_text, presets
+
+if TYPE_CHECKING:
+    from jobs.spec.catalogue import Kind
 
 router = APIRouter(tags=["catalogue"])
 
@@ -130,5 +132,5 @@ def get_schema() -> dict[str, Any]:
     return json_schema()
 
 
-def _entries(service: ServiceOf, kind: CatalogueKind) -> list[CatalogueEntry]:
+def _entries(service: ServiceOf, kind: Kind) -> list[CatalogueEntry]:
     return [CatalogueEntry.model_validate(entry) for entry in service.catalogue.list_entries(kind)]

@@ -107,8 +107,8 @@ class FedGen(GeneratorBase):
     """FedAvg with a generator of features; `alpha: 0, beta: 0` is FedAvg.
 
     Subclasses may override the generator's loss on features (`critic`), its training labels
-    (`generator_batches`), the clients' labels (`label_chances`), further inputs of the generator (`scalars`,
-    `generator_scalars`), and the loss of logits (`logits_loss`).
+    (`generator_batches`), further inputs of the generator (`scalars`, `generator_scalars`), and the loss of
+    logits (`logits_loss`).
 
     Attributes:
         alpha: weight of the loss on generated features of drawn labels, in round 1.
@@ -200,18 +200,7 @@ class FedGen(GeneratorBase):
         state = super().aggregate(ctx, state, reduced)
         if not self.has_generator():
             return state
-        return replace(state, labels=self.label_chances(ctx, state, gather_label_counts(reduced)))
-
-    def label_chances(self, ctx: Context, state: Any, counts: Tensor) -> Tensor:
-        """The probabilities with which clients draw labels: equal for all labels seen so far.
-
-        Args:
-            ctx: the round.
-            state: the server state, with the probabilities so far.
-            counts: of the cohort, float64 `[clients, classes]`.
-        """
-        met: Tensor = ((state.labels > 0) | (counts.sum(0) > 0)).float()
-        return met / met.sum().clamp(min=1)
+        return replace(state, labels=update_label_chances(state.labels, gather_label_counts(reduced)))
 
     def train_server(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Steps[Progress, None, Any]:
         """Train the generator on the cohort's heads."""
@@ -346,3 +335,14 @@ class FedGen(GeneratorBase):
 def gather_label_counts(reduced: ReducedUpdates) -> Tensor:
     """The number of examples of each class, for each client of a cohort: float64 `[clients, classes]`."""
     return torch.stack([each["counts"].cpu() for each in reduced["labels"]]).double()
+
+
+def update_label_chances(chances: Tensor, counts: Tensor) -> Tensor:
+    """The probabilities `[classes]` with which clients draw labels: equal for all labels seen so far.
+
+    Args:
+        chances: the probabilities before the round, `[classes]`.
+        counts: of the cohort, float64 `[clients, classes]`.
+    """
+    met = ((chances > 0) | (counts.sum(0) > 0)).float()
+    return met / met.sum().clamp(min=1)

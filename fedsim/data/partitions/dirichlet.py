@@ -95,8 +95,7 @@ def _best_draw(
     """The first draw without a short client, or the draw with the fewest short clients.
 
     The number of short clients in a draw is roughly Poisson: after a few draws with dozens of them, more
-        draws
-    are useless.
+    draws are useless.
     """
     best, fewest, seen = np.empty(0, np.int64), num_clients + 1, 0
     for attempt in range(1, _TRIES + 1):

@@ -31,7 +31,7 @@ BACKWARD = 3
 """Cost of a training step in forward passes, about."""
 
 
-class ClientScores(NamedTuple):
+class _ScoredClient(NamedTuple):
     """One client's scores, by test convention; those without test examples of the client are missing.
 
     Attributes:
@@ -104,7 +104,7 @@ def evaluate_personal_models(
         ClientFailed: a client's code raised, and the fault policy ends the run.
         OutOfMemory: a client's code ran out of memory, and the fault policy ends the run.
     """
-    ctx, rows = worker.loader.context(round), list[ClientScores]()
+    ctx, rows = worker.loader.context(round), list[_ScoredClient]()
     failed, received = list[int](), 0
     with one_thread(), use_precision("float32", worker.device):
         for client in clients:
@@ -123,7 +123,7 @@ def evaluate_personal_models(
     return replace(table(""), more=more, failed=tuple(failed), bytes_down=received)
 
 
-def _make_table(rows: Sequence[ClientScores], scorer: Scorer, convention: str) -> PersonalScores:
+def _make_table(rows: Sequence[_ScoredClient], scorer: Scorer, convention: str) -> PersonalScores:
     """Return the scores of one test convention, of the clients that have test examples of it."""
     mine = [row for row in rows if convention in row.final]
     scores = [row.final[convention] for row in mine]
@@ -148,7 +148,7 @@ def _collect_states(scores: Sequence[Score]) -> tuple[Mapping[str, State] | None
 
 def _try_client(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
-) -> ClientScores | None:
+) -> _ScoredClient | None:
     """Evaluate one client under the fault policy; return its scores, None if it is left out."""
     return attempt_with_retries(
         lambda attempt: _score_client(worker, ctx, client, broadcast, instruction, client_state),
@@ -161,18 +161,18 @@ def _try_client(
 
 def _score_client(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
-) -> ClientScores:
+) -> _ScoredClient:
     algorithm, loader = worker.algorithm, worker.loader
     task = loader.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, client_state)
     tuning = personal_models(algorithm).plan_tuning(ctx)
     if tuning is None:
         early = personal_models(algorithm).personalize_before(ctx, task)
         first = {} if early is None else _score_model(worker, ctx, client, early)
-        return ClientScores(client, _score_personal_model(worker, ctx, client, task), first)
+        return _ScoredClient(client, _score_personal_model(worker, ctx, client, task), first)
     ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
     before = _score_personal_model(worker, ctx, client, task)
     task = task._replace(batches=loader.make_batches(algorithm, ctx, client, occasion="personal-"))
-    return ClientScores(client, _score_personal_model(worker, ctx, client, task), before)
+    return _ScoredClient(client, _score_personal_model(worker, ctx, client, task), before)
 
 
 def _score_personal_model(worker: Worker, ctx: Context, client: int, task: ClientTask) -> dict[str, Score]:

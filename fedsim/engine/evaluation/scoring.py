@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from fedsim.base.clock import Clock
+from fedsim.base.progress import relay_progress
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, PersonalScores, Score
 from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
@@ -109,25 +110,10 @@ class RoundEvaluation:
             self.metrics = scores_to_metrics(scores, self._population.scorer)
         clock.end_part("evaluate")
         if self._personal is not None:
-            self.personal = yield from _wait_for_personal_scores(self._personal, self._ctx.round + 1)
+            make_event = partial(PersonalEvaluationProgress, self._ctx.round + 1)
+            self.personal = yield from relay_progress(self._personal, make_event, TELL_SECONDS)
             self._personal = None
         clock.end_part("personal")
-
-
-def _wait_for_personal_scores(
-    evaluation: PersonalEvaluation, round: int
-) -> Generator[PersonalEvaluationProgress, None, PersonalScores]:
-    """Wait for the personal evaluation, yield its progress, return its scores."""
-    told_at = perf_counter()
-    while True:
-        try:
-            done = next(evaluation)
-        except StopIteration as end:
-            scores: PersonalScores = end.value
-            return scores
-        if perf_counter() - told_at > TELL_SECONDS:
-            told_at = perf_counter()
-            yield PersonalEvaluationProgress(round, done)
 
 
 def describe_progress(event: PersonalEvaluationProgress | ServerTrainingProgress, num_clients: int) -> str:

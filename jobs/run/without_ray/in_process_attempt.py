@@ -53,10 +53,8 @@ class InProcessRun(ExperimentRun):
     def open_pool(self, population: Population) -> Generator[Status, None, SerialPool]:
         """Open a pool with the stack size that workers on a CPU would have."""
         yield from ()
-        algorithm, size = (
-            self.experiment.algorithm,
-            choose_stack_size(self.experiment.stack, population, "cpu"),
-        )
+        algorithm = self.experiment.algorithm
+        size = choose_stack_size(self.experiment.stack, population, "cpu")
         if size == 1:
             return SerialPool(algorithm, population, faults=self.faults)
         return StackedPool(algorithm, population, size, faults=self.faults)

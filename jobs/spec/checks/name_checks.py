@@ -79,10 +79,8 @@ def _find_choice_faults(path: str, choice: Choice, registry: Registry[Any]) -> l
 def _find_sampler_faults(spec: JobSpec) -> list[FieldError]:
     """Find a wrong sampler, and what excludes it: an algorithm or a curriculum that leaves it no choice."""
     path, name, clients = "clients.sampler", spec.clients.sampler.name, spec.clients
-    faults, algorithm = (
-        find_setting_faults(path, clients.sampler, SAMPLERS),
-        ALGORITHMS.get(spec.algorithm.name),
-    )
+    faults = find_setting_faults(path, clients.sampler, SAMPLERS)
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
     if faults or algorithm is None or name == "uniform":
         return faults
     sampler = SAMPLERS[name](**clients.sampler.params)

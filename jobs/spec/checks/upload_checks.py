@@ -60,10 +60,8 @@ def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:
         return []
     if faults := find_setting_faults("aggregation", chosen, AGGREGATORS):
         return faults
-    faults, rule = (
-        _find_algorithm_faults(spec, "aggregation", chosen.name),
-        AGGREGATORS[chosen.name](**chosen.params),
-    )
+    faults = _find_algorithm_faults(spec, "aggregation", chosen.name)
+    rule = AGGREGATORS[chosen.name](**chosen.params)
     if rule.needs_history and rule.bucket_size > 1:
         message = f"has no meaning with {chosen.name}, which compares single clients"
         faults.append(FieldError("aggregation.bucket_size", rule.bucket_size, message, "leave it out"))

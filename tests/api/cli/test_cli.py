@@ -216,8 +216,10 @@ def test_narrow_tables_of_algorithms_have_neither_summaries_nor_payloads() -> No
 def test_stacking_is_described_in_two_sentences() -> None:
     some = [{"name": "a", "stacks": True, "why_not_stacked": ""}]
     some.append({"name": "b", "stacks": False, "why_not_stacked": "its loops differ"})
-    text = _describe_stacking(some, "algorithms")
-    assert text.endswith("works with 1 of 2 algorithms. Without stacking: b (its loops differ).")
+    text = _describe_stacking(some)
+    assert text.endswith(
+        "works with 1 of 2 models with their defaults. Without stacking: b (its loops differ)."
+    )
 
 
 def test_models_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:

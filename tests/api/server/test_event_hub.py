@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from api.sdk.transport.stream import Message, read_messages
+from api.sdk.transport.stream import Message
 from api.server.events import (
     FEED_BYTES,
     FEED_EVENTS,
@@ -28,7 +28,7 @@ from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
 from jobs.store.records import JobEvent
 from jobs.store.states import JobState
-from tests.api.service import a_round
+from tests.api.service import a_round, read_messages
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

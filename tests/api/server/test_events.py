@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.sdk.transport.stream import Message, read_messages
+from api.sdk.transport.stream import Message
 from api.server.job_log import EndedJobs, find_last_lines, follow_file, read_piece
 from jobs.store.states import JobState
-from tests.api.service import JOBS, RunningService, a_round
+from tests.api.service import JOBS, RunningService, a_round, read_messages
 
 
 def watch(service: RunningService, job_id: str, after: int | None = None) -> list[Message]:

@@ -249,7 +249,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
     keeper_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    with keeper_files.lock_file(tmp_path / keeper_files.LOCK, wait=False) as got:
+    with keeper_files.lock_file(tmp_path / keeper_files.LOCK) as got:
         assert got
         assert cli._run() == 4
         assert "its Ray cluster still runs jobs" in capsys.readouterr().err

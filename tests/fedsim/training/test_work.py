@@ -19,4 +19,4 @@ def test_a_clients_work_is_what_it_draws(num_examples: int, local: LocalTraining
     drawn = [
         len(rows) for rows in draw_batches(np.random.default_rng(0), num_examples, steps, local.batch_size)
     ]
-    assert client_work(local, num_examples) == (1, len(drawn), sum(drawn))
+    assert client_work(local, num_examples) == (len(drawn), sum(drawn))

@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarks.places import JOURNALS
 from fedsim.base.statistics import adjust_holm
 from jobs.grid.card import render_card, render_claims, write_report
-from jobs.grid.journal import Entry, Journal, Spent, summarize_scores
+from jobs.grid.journal import Entry, Journal, Spending, summarise_metric
 from jobs.grid.markdown import render
 from jobs.grid.table import Table, load_table
 from jobs.grid.verdicts import Outcome, judge_claims
@@ -222,7 +222,7 @@ def test_a_claim_about_a_round_may_have_another_metric(table: Table) -> None:
         key: run.model_copy(
             update={
                 "others": {
-                    "personal_accuracy": summarize_scores("personal_accuracy", {1: 0.2 * run.tail, 2: 0.9}, 1)
+                    "personal_accuracy": summarise_metric("personal_accuracy", {1: 0.2 * run.tail, 2: 0.9}, 1)
                 },
             }
         )
@@ -300,7 +300,7 @@ def test_the_keys_of_old_journals_are_those_of_the_specs(name: str) -> None:
     assert {json.loads(line)["key"] for line in lines} <= {member.spec_hash for member in table.runs()}
 
 
-SPENT = {1: Spent(bytes=100, simulated_seconds=2.0), 2: Spent(bytes=300, simulated_seconds=7.0)}
+SPENT = {1: Spending(bytes=100, simulated_seconds=2.0), 2: Spending(bytes=300, simulated_seconds=7.0)}
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> 
     target = {**BETTER, **IID, "show": "spent", "target": 0.55, "metric": "joules", "direction": "below"}
     far, total = {**target, "id": "far", "target": 0.9}, {**target, "id": "total", "target": None}
     told = with_claims(table, target, far, total)
-    spent = {1: Spent(bytes=1, joules=10.0), 2: Spent(bytes=2, joules=40.0)}
+    spent = {1: Spending(bytes=1, joules=10.0), 2: Spending(bytes=2, joules=40.0)}
     runs = plant(told, [0.1, 0.1, 0.1])
     for key, run in runs.items():
         strong, missed = run.labels["mu"] == "strong", run.seed == 3
@@ -369,8 +369,8 @@ def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> 
 def test_a_table_shows_what_runs_spend_until_its_targets(table: Table) -> None:
     shown = with_claims(table, BETTER).model_copy(update={"show": ("spent",), "targets": (0.5, 0.6, 0.99)})
     spent = {
-        1: Spent(bytes=10**6, simulated_seconds=2.25),
-        2: Spent(bytes=3 * 10**6, simulated_seconds=700.0),
+        1: Spending(bytes=10**6, simulated_seconds=2.25),
+        2: Spending(bytes=3 * 10**6, simulated_seconds=700.0),
     }
     planted = plant(shown, [0.1, 0.1, 0.1])
     for key, run in planted.items():

@@ -13,7 +13,7 @@ from jobs.grid.journal import Journal
 from jobs.grid.markdown import render
 from jobs.grid.runner import run_table
 from jobs.grid.search import choose_values, is_searched, load_search
-from jobs.grid.table import Table, load_table, read_table, tables
+from jobs.grid.table import Table, list_tables, load_table, read_table
 from tests.jobs.grid.small_table import entry
 
 SEARCH = """
@@ -195,7 +195,7 @@ def test_a_search_that_does_not_fit_is_refused(pair: tuple[Table, Table], tmp_pa
         load_search(pair[1])
 
 
-@pytest.mark.parametrize("name", [name for name in tables() if load_table(name).search is not None])
+@pytest.mark.parametrize("name", [name for name in list_tables() if load_table(name).search is not None])
 def test_a_search_has_seeds_and_labels_of_its_own_table(name: str) -> None:
     """Of the package: other seeds than the table's, and every label of the search is somebody's candidate."""
     table = load_table(name)

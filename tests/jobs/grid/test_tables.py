@@ -18,12 +18,12 @@ from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError, SettingsError, SpecError
 from jobs.grid import one_run
 from jobs.grid.finished import estimate_seconds, list_missing, take_entries
-from jobs.grid.journal import Journal, Spent, summarize_scores
+from jobs.grid.journal import Journal, Spending, summarise_metric
 from jobs.grid.markdown import render
-from jobs.grid.one_run import Populations, execute
+from jobs.grid.one_run import Populations, make_run
 from jobs.grid.process_pool import run_in_processes
-from jobs.grid.runner import Outcome, Progress, run_table
-from jobs.grid.table import Table, load_table, read_table, tables
+from jobs.grid.runner import EndedRun, TableProgress, run_table
+from jobs.grid.table import Table, list_tables, load_table, read_table
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.grid import hash_spec
@@ -66,7 +66,7 @@ def test_the_digest_is_of_what_changes_the_result() -> None:
 
 
 def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "results", table.name)
+    journal = Journal(tmp_path / "iterate_rounds", table.name)
     done = [
         entry(table, cell, seed, 0.5)
         for cell in table.cells(["mu", "data"])
@@ -76,9 +76,9 @@ def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp
     for finished in done:
         journal.append(finished)
     assert [(m.run.cell, m.run.seed) for m in list_missing(table, journal)] == [(("strong", "IID"), 2)]
-    said = list[Progress]()
+    said = list[TableProgress]()
 
-    def make(table: Table, missing: Sequence[Member]) -> Iterator[Outcome]:
+    def make(table: Table, missing: Sequence[Member]) -> Iterator[EndedRun]:
         return run_in_processes(table, missing, settings, processes=1)
 
     assert run_table(table, journal, make, said.append) == []
@@ -100,10 +100,10 @@ def test_a_failed_run_is_named_and_made_again(table: Table, tmp_path: Path) -> N
     """The ways to make runs share all but the making: here every second run fails."""
     journal = Journal(tmp_path, table.name)
 
-    def make(table: Table, missing: Sequence[Member]) -> Iterator[Outcome]:
+    def make(table: Table, missing: Sequence[Member]) -> Iterator[EndedRun]:
         for number, member in enumerate(missing):
             made = entry(table, member.run.cell, member.run.seed, 0.5)
-            yield Outcome(member, "no memory" if number % 2 else made)
+            yield EndedRun(member, "no memory" if number % 2 else made)
 
     faults = run_table(table, journal, make, lambda progress: None)
     assert faults[0] == "plain, Dir(1), seed 1: no memory"
@@ -113,9 +113,9 @@ def test_a_failed_run_is_named_and_made_again(table: Table, tmp_path: Path) -> N
 
 
 def test_a_run_that_diverged_is_read_again(table: Table, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "results", table.name)
+    journal = Journal(tmp_path / "iterate_rounds", table.name)
     done = entry(table, table.cells(["mu", "data"])[0], 1, 0.1)
-    nowhere = summarize_scores("global_loss", {1: math.nan, 2: math.nan}, 1)
+    nowhere = summarise_metric("global_loss", {1: math.nan, 2: math.nan}, 1)
     changes = {"final": {**done.final, "train_loss": math.nan}, "others": {"global_loss": nowhere}}
     lost = {"best": nowhere.best, "tail": nowhere.tail, "curve": nowhere.curve}
     journal.append(done.model_copy(update=changes | lost))
@@ -126,8 +126,8 @@ def test_a_run_that_diverged_is_read_again(table: Table, tmp_path: Path) -> None
 
 def test_the_best_round_of_a_loss_is_the_smallest() -> None:
     scores = {1: 0.5, 2: 0.2, 3: 0.3, 4: math.nan}
-    assert summarize_scores("global_loss", scores, 1).best == {"round": 2, "value": 0.2}
-    assert summarize_scores("global_accuracy", scores, 1).best == {"round": 1, "value": 0.5}
+    assert summarise_metric("global_loss", scores, 1).best == {"round": 2, "value": 0.2}
+    assert summarise_metric("global_accuracy", scores, 1).best == {"round": 1, "value": 0.5}
 
 
 def test_the_command_of_a_table_says_how_it_was_asked_for(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_is_taken_has_the_points_of_its_new_table(table: Table) -> None:
     made = entry(table, ("plain", "IID"), 1, 0.5).model_copy(
         update={"curve": {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}}
     )
-    taken = made.taken({"mu": "none"}, 2)
+    taken = made.copy_for_table({"mu": "none"}, 2)
     assert (taken.labels, taken.curve) == ({"mu": "none"}, {1: 0.1, 2: 0.2, 4: 0.4})
     assert (taken.final, taken.best, taken.digest) == (made.final, made.best, made.digest)
 
@@ -170,7 +170,7 @@ def test_what_is_taken_has_the_points_of_its_new_table(table: Table) -> None:
 def test_a_run_has_the_digest_of_the_same_spec_and_shares_its_data(table: Table, settings: Settings) -> None:
     shared, digests = Populations(keep=2), {}
     for member in [member for member in table.runs() if member.run.seed == 1]:
-        made = execute(member, table, settings, shared, "")
+        made = make_run(member, table, settings, shared, "")
         digests[member.run.cell] = made.digest
         assert list(made.curve) == [1, 2]
         assert made.bytes["up"] == made.bytes["down"] > 0
@@ -204,7 +204,7 @@ def test_wrong_specs_are_named_before_anything_runs(tmp_path: Path) -> None:
 def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings) -> None:
     other = table.model_copy(update={"metric": "personal_accuracy"})
     with pytest.raises(FedsimError, match="personal_accuracy"):
-        execute(table.runs()[0], other, settings, Populations(), "")
+        make_run(table.runs()[0], other, settings, Populations(), "")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_items_of_every_run_may_be_a_mapping(tmp_path: Path, table: Table) -> No
 
 def test_a_run_ends_by_its_own_stop_rule(table: Table, settings: Settings) -> None:
     short = table.model_copy(update={"set": (*table.set, "stop.round=1")})
-    assert execute(short.runs()[0], short, settings, Populations(), "").rounds == 1
+    assert make_run(short.runs()[0], short, settings, Populations(), "").rounds == 1
 
 
 def test_where_runs_are_made_is_written_down(
@@ -287,17 +287,17 @@ def test_where_runs_are_made_is_written_down(
         told.append(device)
         yield from made(experiment, population)
 
-    made = one_run.results
-    monkeypatch.setattr(one_run, "results", results)
+    made = one_run.iterate_rounds
+    monkeypatch.setattr(one_run, "iterate_rounds", results)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A GPU")
-    line = execute(member, table, settings, Populations(), "", "cuda")
+    line = make_run(member, table, settings, Populations(), "", "cuda")
     assert (told, line.device) == (["cuda"], "A GPU")
     other = entry(table, ("plain", "IID"), 2, 0.5)
     assert "\n\nRuns on each device: A GPU 1, cpu 1.\n\n" in render(table, {line.key: line, other.key: other})
     assert "Runs on each device" not in render(table, {other.key: other})
 
 
-@pytest.mark.parametrize("name", tables())
+@pytest.mark.parametrize("name", list_tables())
 def test_every_table_asks_for_specs_that_parse(name: str) -> None:
     table = load_table(name)
     marks = [member.spec_hash for member in table.runs()]
@@ -339,7 +339,7 @@ def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:
             assert spec.algorithm.params == (scheduled if spec.algorithm.name == "layer_schedule" else others)
 
 
-@pytest.mark.parametrize("name", tables())
+@pytest.mark.parametrize("name", list_tables())
 def test_columns_that_are_compared_by_round_are_scored_in_the_same_rounds(name: str) -> None:
     """Who fine-tunes is scored after the last round alone, unless `always` is asked for."""
     table = load_table(name)
@@ -362,8 +362,8 @@ def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Pat
     runs = [
         line.model_copy(
             update={
-                "spent": {1: Spent(bytes=2_000_000, processor_seconds=3.0)},
-                "others": {"global_accuracy": summarize_scores("global_accuracy", {1: 0.2, 2: 0.4}, 1)},
+                "spent": {1: Spending(bytes=2_000_000, processor_seconds=3.0)},
+                "others": {"global_accuracy": summarise_metric("global_accuracy", {1: 0.2, 2: 0.4}, 1)},
             }
         )
         for line in lines
@@ -377,7 +377,7 @@ def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Pat
 
 
 def test_a_run_keeps_what_it_spent_at_each_point_of_its_curve(table: Table, tmp_path: Path) -> None:
-    made = execute(table.runs()[0], table, Settings.from_env(), Populations(), "")
+    made = make_run(table.runs()[0], table, Settings.from_env(), Populations(), "")
     assert made.spent.keys() == made.curve.keys()
     assert made.spent[2].bytes == sum(made.bytes.values())
     assert made.spent[2].simulated_seconds is None
@@ -385,7 +385,7 @@ def test_a_run_keeps_what_it_spent_at_each_point_of_its_curve(table: Table, tmp_
 
 def test_a_run_with_devices_keeps_its_simulated_seconds_and_joules(table: Table) -> None:
     timed = table.model_copy(update={"set": (*table.set, "devices=phones")})
-    spent = execute(timed.runs()[0], timed, Settings.from_env(), Populations(), "").spent
+    spent = make_run(timed.runs()[0], timed, Settings.from_env(), Populations(), "").spent
     first, second = (spent[number].simulated_seconds for number in (1, 2))
     assert first is not None
     assert second is not None

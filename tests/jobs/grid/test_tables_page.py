@@ -12,12 +12,12 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.grid.card import write_report
 from jobs.grid.finished import list_missing
-from jobs.grid.journal import Entry, Journal, Scored, fall, numbers, swing
+from jobs.grid.journal import Entry, Journal, MetricSummary, measure_fall, measure_swing, select_numbers
 from jobs.grid.markdown import render
-from jobs.grid.one_run import Populations, execute
+from jobs.grid.one_run import Populations, make_run
 from jobs.grid.pages import write_section
 from jobs.grid.search import choose_values, is_searched
-from jobs.grid.table import Table, load_table, read_table, tables
+from jobs.grid.table import Table, list_tables, load_table, read_table
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
 from tests.jobs.grid.small_table import entry, find_member
@@ -119,12 +119,12 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
     table = read_table(file)
     member = next(member for member in table.runs() if member.run.labels["method"] == "KDIA")
     experiment = resolve_spec(member.spec, settings)
-    made = execute(member, table, settings, Populations(), "")
+    made = make_run(member, table, settings, Populations(), "")
     population = experiment.load_population()
     records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
     teacher = [record.metrics["teacher_accuracy"] for record in records]
     # best and tail are of all rounds, not of the points of the curve that are kept
-    seen = made.seen("teacher_accuracy", "global_accuracy")
+    seen = made.with_metric("teacher_accuracy", "global_accuracy")
     assert seen.curve == {n: pytest.approx(teacher[n - 1], abs=1e-6) for n in (1, 2, 4)}
     assert seen.best["value"] == pytest.approx(max(teacher), abs=1e-6)
     assert seen.tail == pytest.approx(sum(teacher) / 4, abs=1e-6)
@@ -175,7 +175,7 @@ def test_lines_without_what_is_kept_since_can_be_read(table: Table) -> None:
 
 def test_of_what_a_method_says_the_numbers_are_kept() -> None:
     said = {"loss": 0.12345678, "phase": 2, "done": True, "left": "cap", "frozen": [1], "gap": float("nan")}
-    assert numbers(said) == {"loss": 0.123457, "phase": 2}
+    assert select_numbers(said) == {"loss": 0.123457, "phase": 2}
 
 
 def test_kdias_ablation_is_held_against_fedavg_seed_by_seed() -> None:
@@ -185,7 +185,7 @@ def test_kdias_ablation_is_held_against_fedavg_seed_by_seed() -> None:
     """
     table = load_table("kdia-ablation")
     kd, base = ("base + l_kd", "Dir(0.5)"), ("base (FedAvg)", "Dir(0.5)")
-    teacher = Scored(final=0.6, best={"round": 1, "value": 0.6}, tail=0.6, curve={1: 0.6})
+    teacher = MetricSummary(final=0.6, best={"round": 1, "value": 0.6}, tail=0.6, curve={1: 0.6})
     made = [entry(table, kd, 2506, 0.5), entry(table, kd, 2507, 0.57), entry(table, base, 2507, 0.53)]
     made[:2] = [each.model_copy(update={"others": {"teacher_accuracy": teacher}}) for each in made[:2]]
     text = render(table.model_copy(update={"show": ("final",)}), {each.key: each for each in made})
@@ -206,15 +206,15 @@ def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
 
 def test_the_swing_is_of_the_second_half() -> None:
     """Changes of 0.5, 0.1 and -0.3: the half of three that is kept are the last two, 0.2 in the mean."""
-    assert swing({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.2)
-    assert swing({1: 0.1}) is None
+    assert measure_swing({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.2)
+    assert measure_swing({1: 0.1}) is None
 
 
 def test_the_fall_is_of_the_second_half_without_its_rises() -> None:
     """The same changes: of 0.1 and -0.3 the falls are 0 and 0.3; one in the first half does not count."""
-    assert fall({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.15)
-    assert fall({1: 0.9, 2: 0.1, 3: 0.2, 4: 0.4}) == 0
-    assert fall({1: 0.1}) is None
+    assert measure_fall({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.15)
+    assert measure_fall({1: 0.9, 2: 0.1, 3: 0.2, 4: 0.4}) == 0
+    assert measure_fall({1: 0.1}) is None
 
 
 def test_the_page_has_falls_beside_swings(table: Table) -> None:
@@ -229,7 +229,7 @@ def test_the_page_has_falls_beside_swings(table: Table) -> None:
 
 def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
-    made = execute(table.runs()[0], table, settings, Populations(), "")
+    made = make_run(table.runs()[0], table, settings, Populations(), "")
     assert made.cost["updates"] > 0 == made.cost["tuning_updates"]
     old = entry(table, ("strong", "IID"), 1, 0.5)  # as written before costs were counted
     text = render(table, {made.key: made, old.key: old})
@@ -262,7 +262,7 @@ def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settin
     file.write_text(PERSONAL, "utf-8")
     table, shared, made = read_table(file), Populations(), {}
     for member in table.runs():
-        entry = execute(member, table, settings, shared, "")
+        entry = make_run(member, table, settings, shared, "")
         made[member.run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
     fedper, fedbabu = made["FedPer"], made["FedBABU"]
     assert (list(fedper.curve), list(fedper.others)) == ([2, 4], [])
@@ -294,7 +294,7 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tables())
+@pytest.mark.parametrize("name", list_tables())
 def test_a_page_has_its_tables_as_they_are_rendered(name: str) -> None:
     """A table with finished runs is on its page as the command writes it; any other is on no page."""
     table = load_table(name)
@@ -315,7 +315,7 @@ def test_cards_and_claims_are_on_the_pages_as_the_command_writes_them(tmp_path: 
     """Verdicts are computed: a page that somebody edits between the markers, or a new run, is seen here."""
     pages = tmp_path / "pages"
     shutil.copytree(PAGES, pages)
-    written = write_report(map(load_table, tables()), JOURNALS, pages)
+    written = write_report(map(load_table, list_tables()), JOURNALS, pages)
     assert {file.name: file.read_text("utf-8") for file in written} == {
         file.name: (PAGES / file.name).read_text("utf-8") for file in written
     }

@@ -144,7 +144,7 @@ def test_jobs_have_plugins_and_trackers_from_their_own_service(tmp_path, monkeyp
 
 def test_a_keeper_that_never_answers_is_not_waited_for_for_ever(tmp_path):
     settings = Settings(tmp_path)
-    with lock_file(tmp_path / "ray.lock", wait=False) as got:
+    with lock_file(tmp_path / "ray.lock") as got:
         assert got
         assert is_keeper_alive(tmp_path)
         with pytest.raises(RayUnavailable, match=r"within 0\.3 s"):

@@ -15,7 +15,7 @@ from jobs.store.states import JobState
 from jobs.tune import service_trials
 from jobs.tune.plan import plan_search
 from jobs.tune.service_trials import ServiceTrials
-from jobs.tune.trial import Work, make_trial_spec
+from jobs.tune.trial import TrialWork, make_trial_spec
 from tests.api.service import a_round
 
 BASE: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_a_trial_may_end_by_its_privacy_budget(
     with JobStore.open(f"sqlite:///{tmp_path}/store.db") as store:
         job = EndedJob(store.create(parse_spec(BASE))[0], ends_after)
     trials = ServiceTrials(OneJob(job), search, 1)
-    work = Work(0, {"local.lr": 0.1}, make_trial_spec(search.make_spec({"local.lr": 0.1})), "", 6, None)
+    work = TrialWork(0, {"local.lr": 0.1}, make_trial_spec(search.make_spec({"local.lr": 0.1})), "", 6, None)
     found = trials._train(work)
     assert (found.value, found.error) == (score, "")
     assert job.resumed == [6]

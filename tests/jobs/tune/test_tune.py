@@ -27,7 +27,7 @@ from jobs.tune import trial as trial_module
 from jobs.tune.record import TRIALS
 from jobs.tune.result import TuneResult
 from jobs.tune.search import tune
-from jobs.tune.trial import Trainer, Work, make_trial_spec
+from jobs.tune.trial import Trainer, TrialWork, make_trial_spec
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -73,7 +73,7 @@ def test_no_trial_has_a_score_on_the_test_set(tmp_path: Path, settings: Settings
             "evaluation": {"validation": 0.2, "personal": "always"},
         }
     )
-    record = Trainer(settings)._train(Work(0, {}, make_trial_spec(spec), str(tmp_path), 2, None))
+    record = Trainer(settings)._train(TrialWork(0, {}, make_trial_spec(spec), str(tmp_path), 2, None))
     assert sorted(record["metrics"]) == [
         "global_validation_accuracy",
         "global_validation_loss",
@@ -105,7 +105,7 @@ def test_a_trial_is_the_run_from_rung_to_rung(
     assert len(whole) == rounds
     trainer = Trainer(settings)
     for until in (1, 4, 6, 8)[: spec.rounds // 2]:
-        record = trainer._train(Work(0, {}, make_trial_spec(spec), str(tmp_path / "trial"), until, None))
+        record = trainer._train(TrialWork(0, {}, make_trial_spec(spec), str(tmp_path / "trial"), until, None))
         assert record["digest"] == whole[min(until, rounds) - 1].digest
         assert "global_validation_accuracy" in record["metrics"]
 
@@ -145,7 +145,7 @@ def test_a_schedule_over_all_rounds_is_not_cut_short(tmp_path: Path, settings: S
 def test_a_failed_trial_loses(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer._train
 
-    def fail_at_a_rate(self: Trainer, work: Work) -> Any:
+    def fail_at_a_rate(self: Trainer, work: TrialWork) -> Any:
         if work.spec.local.lr == 0.1:
             raise RuntimeError("no such rate")
         return train(self, work)

@@ -58,7 +58,7 @@ def open_dataset(places: DataRoots, path: str, config: str | None) -> OpenedData
         caches = ", ".join(str(cache) for cache in _list_roots(places.roots))
         message = f"hugging_face: found no folder {path} in the data roots, and no {path} in the caches of "
         raise DataNotFound(message + f"the hub ({caches})", f"save it with save_to_disk, or {FETCH_HINT}")
-    return OpenedDataset(found, _load_cached(library, found, path))
+    return OpenedDataset(found, _load_cached(found, path))
 
 
 def is_hub_name(path: str) -> bool:
@@ -142,7 +142,7 @@ def _load_saved(library: Any, folder: Path) -> Mapping[str, Any]:
     return whole if isinstance(whole, dict) else {"": whole}
 
 
-def _load_cached(library: Any, folder: Path, name: str) -> Mapping[str, Any]:
+def _load_cached(folder: Path, name: str) -> Mapping[str, Any]:
     """Load a folder of a cache without a look at the network."""
     config, version, key = folder.parts[-3:]
     builder = import_datasets(".packaged_modules.cache.cache").Cache
