@@ -40,6 +40,9 @@ PAGE_LIMIT = 16
 PAGE_BYTES = 2**16
 """Bytes of the events that a watcher holds at a time, who may never read them; at least one event."""
 
+QUIET_PERIODS = 5
+"""A job without new events is polled this much less often, so that many watched jobs cost little."""
+
 FEED_EVENTS = 256
 FEED_BYTES = 2**19
 """Latest events of a job that its feed keeps, and their bytes; at least one event."""
@@ -105,7 +108,7 @@ class Feed:
         store: the store of the events.
         job_id: id of the job.
         after: id of the event before the first event of the feed.
-        period: seconds between two polls.
+        period: seconds between two polls while events come; up to `QUIET_PERIODS` as many while none come.
         keep: number of latest events in memory, of `FEED_BYTES` at most.
     """
 
@@ -133,12 +136,14 @@ class Feed:
         return self.frames[-1].id if self.frames else self.start_id
 
     async def _poll(self) -> None:
+        pause = self.period
         try:
             while not self.ended:
                 frames = await read_frames(self.store, self.job_id, self.last_id, READ_LIMIT, READ_BYTES)
                 self._take(frames)
                 is_full = len(frames) == READ_LIMIT or sum(len(item.data) for item in frames) > READ_BYTES / 2
-                await asyncio.sleep(0 if is_full else self.period)
+                pause = self.period if frames else min(1.5 * pause, QUIET_PERIODS * self.period)
+                await asyncio.sleep(0 if is_full else pause)
         except JobNotFound:
             self._take([make_deleted_frame(self.job_id, self.last_id)])
         except Exception:
@@ -189,7 +194,7 @@ class EventHub:
 
     Args:
         store: the store of the events.
-        period: seconds between two polls of one job.
+        period: seconds between two polls of one job while events come; see `Feed`.
         keep_alive: seconds without events before a comment is sent, so that no proxy closes the connection.
         keep: number of latest events of each job in memory.
     """

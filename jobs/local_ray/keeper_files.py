@@ -54,6 +54,8 @@ def write_addresses(home: Path, addresses: Addresses) -> None:
 def read_or_make_token(home: Path) -> str:
     """Return the token of the local Ray; make it on first use, readable by its owner only."""
     path = home / TOKEN
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text("ascii").strip()  # a full disk must not end a Ray that has its token
     with contextlib.suppress(FileExistsError):
         aside = home / f"{TOKEN}.{secrets.token_hex(4)}"
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

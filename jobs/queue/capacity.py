@@ -66,7 +66,8 @@ class ClusterCapacity:
     def fail_jobs_that_never_fit(self) -> str | None:
         """Fail the waiting jobs that the empty cluster cannot hold.
 
-        A job is checked when it is among the first `MAX_JOBS_CHECKED`, and again when it is the first.
+        A job is checked when it is among the first `MAX_JOBS_CHECKED`, and again when it is the first. A job
+        that fitted before waits, because lost nodes may be replaced; so do all jobs if no node takes workers.
 
         Returns:
             Why the first job of the queue cannot start yet, but may later; None if it fits.
@@ -77,7 +78,8 @@ class ClusterCapacity:
             return "the Ray cluster has no node now"
         waiting = self.store.queue(limit=MAX_JOBS_CHECKED)
         self._fitting_jobs &= {_make_key(job) for job in waiting}
-        is_first = True
+        takes_workers = any(node.cpus or node.gpus for node in self.nodes)
+        is_first, why_first_waits = True, None
         for job in waiting:
             if not is_first and _make_key(job) in self._fitting_jobs:
                 continue
@@ -85,11 +87,12 @@ class ClusterCapacity:
             if misfit is None:
                 self._fitting_jobs.add(_make_key(job))
                 is_first = False
-            elif self.are_nodes_complete():
+            elif takes_workers and self.are_nodes_complete() and _make_key(job) not in self._fitting_jobs:
                 self._fail_job(job, misfit)
             elif is_first:
-                return f"it does not fit on the nodes that are there now: {misfit.message}"
-        return None
+                why_first_waits = f"it does not fit on the nodes that are there now: {misfit.message}"
+                is_first = False
+        return why_first_waits
 
     def _find_misfit(self, job: Job, nodes: Sequence[ClusterNode]) -> DoesNotFit | None:
         try:

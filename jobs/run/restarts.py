@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,12 @@ from jobs.store.records import RoundRecord, StateDigests
 
 CLUSTER_RECOVERY_SECONDS = 60.0
 """Seconds after a loss in which Ray may still count a dead node, or hold the resources of dead actors."""
+
+NODE_REPLACEMENT_SECONDS = 900.0
+"""Seconds after a loss in which a cluster without any room for the run may still get new nodes."""
+
+NODE_POLL_SECONDS = 10.0
+"""Seconds between two looks for new nodes."""
 
 RESTARTABLE_ERRORS = (CoordinatorLost, NodeLost, ObjectLost)
 """Errors after which a run goes on from its last checkpoint. Their code, NODE_LOST, is the reason of a job
@@ -95,11 +102,15 @@ class RunWithRestarts:
                     raise
                 lost_at, shrink = time.monotonic(), True
             except DoesNotFit as error:
-                if lost_at is not None and time.monotonic() - lost_at <= CLUSTER_RECOVERY_SECONDS:
+                waited = math.inf if lost_at is None else time.monotonic() - lost_at
+                if waited <= CLUSTER_RECOVERY_SECONDS:
                     time.sleep(1.0)
                 elif lost_at is not None and not shrink:
                     # The cluster has come up with fewer nodes: take the nodes that are there.
                     shrink = True
+                elif waited <= NODE_REPLACEMENT_SECONDS:
+                    self.listener.on_status(f"waiting for new nodes: {error.message}")
+                    time.sleep(NODE_POLL_SECONDS)
                 elif not (isinstance(error, NoCapacityNow) and self.listener.may_wait_for_capacity(error)):
                     raise
 

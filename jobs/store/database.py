@@ -51,8 +51,9 @@ SESSION_TIMEOUTS: Mapping[str, str] = MappingProxyType(
 )
 """Settings of a PostgreSQL session: the longest wait for a lock, and the longest idle transaction."""
 
-IDLE_TOO_LONG = "25P03"
-"""PostgreSQL's code for a session that it ended because a transaction was idle for too long."""
+PASSING_CODES = frozenset({"25P03", "25006"})
+"""PostgreSQL's codes for a session that it ended because a transaction was idle for too long, and for a
+server that takes no writes, such as a replica before it is promoted."""
 
 DISK_FULL_CODES = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
 """The codes of SQLite and PostgreSQL for a full disk; the second one is for SQLite's shared-memory index."""
@@ -144,7 +145,7 @@ def make_engine(url: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
     else:
         event.listen(engine, "connect", _prepare_postgresql)
-        event.listen(engine, "handle_error", _translate_ended_session, retval=True)
+        event.listen(engine, "handle_error", _translate_passing_error, retval=True)
     return engine
 
 
@@ -178,10 +179,10 @@ def _translate_lasting_error(context: ExceptionContext) -> Exception | None:
     return None
 
 
-def _translate_ended_session(context: ExceptionContext) -> Exception | None:
-    """Turn the error for a session that the server ended into an `OperationalError`, which is retried."""
+def _translate_passing_error(context: ExceptionContext) -> Exception | None:
+    """Turn an error that a new session may not meet into an `OperationalError`, which is retried."""
     error = context.original_exception
-    if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
+    if getattr(error, "sqlstate", None) not in PASSING_CODES:
         return None
     context.is_disconnect = True
     return OperationalError(context.statement, None, error)

@@ -18,9 +18,12 @@ ROOT = Path(__file__).parents[3]
 def read_source(folder: Path) -> tuple[dict[str, str], str]:
     """What the nodes get besides Ray's token, and what they install."""
     config: Any = yaml.safe_load((folder / "ray_cluster.yaml").read_text("utf-8"))
-    [install] = [line for line in config["setup_commands"] if "pip install" in line]
+    install, *again = [line for line in config["setup_commands"] if "pip install" in line]
     found = re.search(r"'(.*)\[[a-z,]+\]'", install)
     assert found is not None
+    # pip would keep an older wheel of the same version.
+    wheel = found[1].endswith(".whl")
+    assert again == [f"pip install --quiet --no-deps --force-reinstall '{found[1]}'"] * wheel
     assert (folder / "constraints.txt").read_text("utf-8") == (ROOT / "constraints.txt").read_text("utf-8")
     assert config["file_mounts"].pop("/home/ray/.ray/auth_token")
     return config["file_mounts"], found[1]

@@ -104,6 +104,26 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
     assert counting.asked <= seconds / 0.05 + 5
 
 
+def test_a_quiet_job_is_asked_for_less_often(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, sleep = list[float](), asyncio.sleep
+
+    async def pass_at_once(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            store.add_round(job_id, a_round(1))
+        if len(pauses) == 12:
+            store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        await sleep(0)
+
+    monkeypatch.setattr("api.server.events.asyncio.sleep", pass_at_once)
+    asyncio.run(collect(EventHub(store, period=0.2).stream_events(job_id)))
+    assert pauses[:3] == pytest.approx([0.2, 0.3, 0.45])  # the first poll finds the events so far
+    assert pauses[9] == pytest.approx(1.0)
+    assert pauses[10:12] == pytest.approx([0.2, 0.3])
+
+
 def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, job_id: str) -> None:
     """Also while somebody who heard of the first end, and is slow to read, keeps that in memory."""
     store.change_state(job_id, JobState.RUNNING, JobState.FAILED)

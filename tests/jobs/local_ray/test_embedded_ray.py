@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from api.server.work_process import make_environment_with_ray
 from fedsim.errors import RayUnavailable
-from jobs.local_ray import embedded_ray, keeper
+from jobs.local_ray import embedded_ray, keeper, keeper_files
 from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
 from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
 from jobs.local_ray.keeper_files import (
@@ -186,6 +187,15 @@ def test_the_token_is_made_once(tmp_path):
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(lambda _: read_or_make_token(tmp_path), range(8)))) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["ray.token"]
+
+
+def test_a_full_disk_does_not_hide_a_token_that_there_is(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    token = read_or_make_token(tmp_path)
+    monkeypatch.setattr(keeper_files.os, "open", refuse)
+    assert read_or_make_token(tmp_path) == token
 
 
 def test_the_object_store_has_a_sensible_size():

@@ -102,8 +102,15 @@ def test_a_cluster_that_comes_up_smaller_is_what_there_is(pauses: list[float]) -
     drives = tried(*[UNFIT] * 62, "done", after_loss=True)
     assert drives[-2:] == [(True, False), (True, True)]
     assert sum(pauses) == pytest.approx(restarts.CLUSTER_RECOVERY_SECONDS, abs=1.0)
+
+
+def test_a_run_without_any_node_left_waits_for_new_ones_for_a_while(pauses: list[float]) -> None:
+    assert tried(LOST, *[UNFIT] * 80, "done")[-1] == (True, True)
+    assert restarts.CLUSTER_RECOVERY_SECONDS < sum(pauses) < restarts.NODE_REPLACEMENT_SECONDS
+    pauses.clear()
     with pytest.raises(DoesNotFit):
-        tried(*[UNFIT] * 63, "done", after_loss=True)
+        tried(LOST, *[UNFIT] * 1000, "done")
+    assert sum(pauses) == pytest.approx(restarts.NODE_REPLACEMENT_SECONDS, abs=restarts.NODE_POLL_SECONDS)
 
 
 def test_after_a_loss_of_its_own_a_run_takes_the_nodes_that_are_left(pauses: list[float]) -> None:

@@ -186,6 +186,24 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     assert desk.dispatcher.nodes() == desk.cluster.has
 
 
+def test_jobs_wait_for_nodes_that_are_replaced(store, url, tmp_path, monkeypatch):
+    """Those that fitted before, and all while only the head is left. Any other job fails."""
+    monkeypatch.setattr(room, "NODE_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(room, "NODE_GROWTH_SECONDS", 0.0)
+    settings = {"ray_address": "10.0.0.1:6379", "max_running": 1}
+    desk = Desk(store, url, tmp_path / "home", **settings)
+    runs, waits = desk.job(), desk.job(resources={"workers": 2})
+    desk.look()
+    assert (desk.state(runs), desk.state(waits)) == (JobState.STARTING, JobState.QUEUED)
+    desk.cluster.has = [ClusterNode("head", 0, 0, head=True)]
+    later = desk.job(resources={"workers": 9})
+    desk.look()
+    assert (desk.state(waits), desk.state(later)) == (JobState.QUEUED, JobState.QUEUED)
+    desk.cluster.has = [ClusterNode("here", 1, 0)]
+    desk.look()
+    assert (desk.state(waits), desk.state(later)) == (JobState.QUEUED, JobState.FAILED)
+
+
 def test_each_job_that_waits_says_why(desk, monkeypatch):
     desk.settings = desk.dispatcher.settings = Settings(
         desk.settings.home, database_url=desk.settings.database_url, max_running=7

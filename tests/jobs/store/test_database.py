@@ -16,6 +16,7 @@ from fedsim.errors import StoreError
 from jobs.store import database, tables
 from jobs.store.database import alembic_config, begin_migration, make_engine, make_write_engine, open_database
 from jobs.store.job_store import JobStore
+from jobs.store.queue_order import QUEUE_LOCK
 from jobs.store.states import JobState
 from jobs.store.tables import HEAD
 from tests.databases import NO_POSTGRES, POSTGRES, empty_database
@@ -175,6 +176,29 @@ def test_locks_of_postgresql_are_waited_for_and_held_for_so_long_only(postgres_u
             holder.execute(lock)
     with engine.begin() as another:
         another.execute(lock)
+    engine.dispose()
+
+
+def test_a_postgresql_that_takes_no_writes_for_a_moment_is_asked_again(postgres_url):
+    engine = make_engine(postgres_url)
+    with engine.connect() as connection:
+        connection.execute(text("SET TRANSACTION READ ONLY"))
+        # What `patiently` waits for, and the API answers with a 503.
+        with pytest.raises(OperationalError, match="read-only transaction"):
+            connection.execute(text("CREATE TABLE later (id int)"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE later (id int)"))
+    engine.dispose()
+
+
+def test_only_one_dispatcher_at_a_time_writes_why_jobs_wait(postgres_url, monkeypatch):
+    """Two would lock the rows of the jobs in different orders, and wait for each other."""
+    monkeypatch.setattr(database, "SESSION_TIMEOUTS", {"lock_timeout": "100ms"})
+    engine = make_engine(postgres_url)
+    with JobStore.open(postgres_url) as store, engine.begin() as other:
+        other.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": QUEUE_LOCK})
+        with pytest.raises(OperationalError, match="lock timeout"):
+            store.write_waiting_reasons({"a": "b"})
     engine.dispose()
 
 
