@@ -67,6 +67,12 @@ class RunFolder:
         self.stop_file.touch()
         return True
 
+    def begin_attempt(self) -> None:
+        """Begin a new run. One that continues begins with its first record: its checkpoint may be refused."""
+        self.stop_file.unlink(missing_ok=True)
+        if not self._resume:
+            self.begin()
+
     def begin(self) -> None:
         """Write the spec, and make room for the records of the rounds; only the first call counts."""
         import yaml
@@ -74,7 +80,6 @@ class RunFolder:
         if self._has_begun:
             return
         self._has_begun = True
-        self.stop_file.unlink(missing_ok=True)
         if self.overwrite:
             self._remove_run()
         data = self.spec.model_dump(mode="json")
@@ -114,14 +119,16 @@ class RunFolder:
         return f": round {progress[0]} of {progress[1]}" if progress else ""
 
     def _check_experiment(self) -> None:
-        """Raise SettingsError for another experiment without checkpoints, which say so themselves."""
+        """Raise SettingsError if the folder has a run of another experiment.
+
+        The checkpoint is compared later, when the hashes of initial weights are known.
+        """
         from fedsim.checkpoints.checkpoint import list_differences
-        from jobs.run.checkpoint_policy import describe_experiment
         from jobs.spec import load_spec
 
-        if self._read_progress() is None and (self.path / SPEC).exists():
+        if (self.path / SPEC).exists():
             before = load_spec(self.path / SPEC)
-            if found := list_differences(describe_experiment(before), describe_experiment(self.spec)):
+            if found := list_differences(_describe_experiment(before), _describe_experiment(self.spec)):
                 raise SettingsError(
                     f"--out {str(self.path)!r} has a run of another experiment: {'; '.join(found)}",
                     "name another folder, or replace the run with --overwrite",
@@ -133,6 +140,16 @@ class RunFolder:
 
         for name in (SPEC, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
             (self.path / name).unlink(missing_ok=True)
+
+
+def _describe_experiment(spec: JobSpec) -> dict[str, Any]:
+    """Return the fields on which a round depends, without the hashes of initial weights."""
+    from jobs.run.checkpoint_policy import describe_experiment
+
+    data = describe_experiment(spec)
+    for model in data["model"] if isinstance(data["model"], list) else [data["model"]]:
+        (model.get("init") or {}).pop("sha256", None)
+    return data
 
 
 def make_run_document(result: RunResult) -> dict[str, Any]:

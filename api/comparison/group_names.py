@@ -22,6 +22,10 @@ CATALOGUES = {
     "local.schedule": "name",
     "devices.fleet": "name",
     "devices.policy": "name",
+    "aggregation": "name",
+    "attack": "name",
+    "compression": "name",
+    "privacy": "kind",
 }
 """Fields whose value has a name of its own, and the key of that name: `fedprox` needs no `algorithm=`."""
 
@@ -212,6 +216,8 @@ def _make_entry_term(
     section: str, values: Sequence[str], place: int, differences: Sequence[FieldDifference]
 ) -> str:
     """Write an entry with the parameters in which other groups with this entry differ."""
+    if values[place] in ("none", NO_FIELD):
+        return f"no {section.rpartition('.')[2]}"
     words = [values[place]]
     same = [other for other, value in enumerate(values) if value == values[place]]
     for each in differences:
@@ -228,9 +234,10 @@ def _join_terms(terms: Sequence[Sequence[str]], size: int) -> list[str]:
     def join(most: int) -> list[str]:
         return [", ".join(filter(None, (texts[row] for texts in terms[:most]))) for row in range(size)]
 
-    if len(terms) > MOST_TERMS:
-        return next((found for most in (1, 2) if len(set(found := join(most))) == size), join(MOST_TERMS))
-    return join(MOST_TERMS)
+    if len(terms) <= MOST_TERMS:
+        return join(MOST_TERMS)
+    enough = (most for most in range(1, len(terms) + 1) if len(set(join(most))) == size)
+    return join(next(enough, MOST_TERMS))
 
 
 def _find_common_name(row: Sequence[ComparedRun]) -> str:

@@ -18,7 +18,7 @@ FETCH_HINT = "fetch it with --set data.download=true"
 TEXT_EXTRA = describe_install("text")
 """The hint if the packages for texts are missing."""
 
-OWN_FILE_HINT = "put the file there, or add its folder to FEDSIM_DATA"
+OWN_FILE_HINT = "put the file there, or add its folder to FEDSIM_DATA (for a job: that of its service)"
 """The hint for a file of the user's own."""
 
 TABLE_EXTRA = TEXT_EXTRA.replace("text", "table")

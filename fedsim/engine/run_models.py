@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,14 +48,25 @@ class RunModels:
     def export_global(self) -> dict[str, Any]:
         """Return the global model of the run's result: NumPy arrays by parameter name.
 
-        Returns {} if the algorithm deploys none (the server then has only a part of it).
+        Frozen weights that came from a file are among them. Returns {} if the algorithm deploys no model (the
+        server then has only a part of it).
         """
         found = self.best or self._last
-        return dict(tree.to_numpy(found.params)) if found else {}
+        return self._add_constants(tree.to_numpy(found.params)) if found else {}
 
     def _select_global(self, round: int, state: Any) -> BestModel | None:
         return BestModel(round, state.params) if self._algorithm.deploys_models else None
 
     def export_chosen(self) -> ChosenModel | None:
         """Return the model that validation chose, as NumPy arrays; None without a validation set."""
-        return self.chosen and replace(self.chosen, params=tree.to_numpy(self.chosen.params))
+        if self.chosen is None:
+            return None
+        return replace(self.chosen, params=self._add_constants(tree.to_numpy(self.chosen.params)))
+
+    def _add_constants(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the frozen weights that came from a file, which nothing else of the run has.
+
+        Several architectures keep theirs apart, and an ensemble has several models: both stay as they are.
+        """
+        first, *others = self._population.nets
+        return {**params, **({} if others or params.keys() - set(first.keys) else first.initial_constants)}

@@ -48,7 +48,7 @@ def resolve_blocks(patterns: BlockPatterns, keys: Sequence[str]) -> dict[str, tu
         for pattern in [given] if isinstance(given, str) else given:
             matched = [key for key in keys if matches_pattern(pattern, key)]
             if not matched:
-                there = f"the model has {list_names(keys)}"
+                there = f"the model has {list_names(keys)}; frozen parameters belong to no block"
                 raise make_spec_error("blocks", patterns, f"{pattern!r} matches nothing", there)
             found += matched
         for key in found:

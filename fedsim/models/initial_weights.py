@@ -19,6 +19,9 @@ from fedsim.models.block_names import list_names, matches_pattern
 
 Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
+WRAPPER = "module."
+"""The prefix of all names in the state dict of `nn.DataParallel` and `DistributedDataParallel`."""
+
 SAVE_HINT = "save module.state_dict(), with safetensors.torch.save_file or torch.save"
 
 
@@ -129,7 +132,9 @@ def fit_weights(
         *misshapen[:8],
     ]
     if faults:
+        wrapped = surplus and all(key.startswith(WRAPPER) for key in surplus)
         hint = "name the parameters that shall begin anew: ignore: [head]"
+        hint = f"save the state dict of the module inside the wrapper, without {WRAPPER}" if wrapped else hint
         raise make_spec_error("init", weights.source, f"does not fit {name}: {'; '.join(faults)}", hint)
     return found
 

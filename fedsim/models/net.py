@@ -173,6 +173,11 @@ class Net:
         """
         self._begin_with(fit_weights(self.name, self.module, self.keys, weights))
 
+    @property
+    def initial_constants(self) -> Arrays:
+        """The frozen weights that came from `load_weights`, by name."""
+        return {name: self.initial[name] for name in self._constants if name in self.initial}
+
     def _find_blocks(self) -> dict[str, tuple[str, ...]]:
         """The blocks: the children of a chain, the declared blocks, or one block with everything."""
         declared = self._declared or (None if self.is_chain else read_class_blocks(self.module))

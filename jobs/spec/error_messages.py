@@ -209,10 +209,9 @@ def _make_unknown_field_error(path: Path, value: Any, schema: Schema) -> FieldEr
 
 
 def _guess_hint(wrong: str, siblings: Sequence[str], schema: Schema) -> str:
-    close = difflib.get_close_matches(wrong.lower(), siblings, n=1)
-    elsewhere = [f"{s}.{f}" for s in field_names(schema, ()) for f in field_names(schema, (s,))]
-    close = close or [dotted_name for dotted_name in elsewhere if dotted_name.split(".")[1] == wrong]
-    if close:
+    sections = [section for section in field_names(schema, ()) if wrong in field_names(schema, (section,))]
+    close = [f"{section}.{wrong}" for section in sections]
+    if close := close or difflib.get_close_matches(wrong.lower(), siblings, n=1):
         return f"did you mean {close[0]!r}?"
     return f"fields here: {', '.join(siblings)}"
 

@@ -245,7 +245,7 @@ class ViewListener(RunListener):
             self.signals.install()
             self.signals.raise_if_asked()
         if self.folder is not None:
-            self.folder.begin()
+            self.folder.begin_attempt()
         find_warning, self.find_warning = self.find_warning, lambda: None
         if warning := find_warning():
             self.view.show_note(f"note: {warning}")

@@ -44,7 +44,7 @@ def sweep(
             handle = client.sweep(grid, resume=resume, news=_make_slow_progress(show))
         print_message(
             f"group {grid.name}: {describe_progress(handle)}; "
-            f"`fedsim list --label group={grid.name}` lists its jobs"
+            f"`fedsim list --label {shlex.quote(f'group={grid.name}')}` lists its jobs"
         )
         try:
             with show_waiting(describe_progress(handle)) as show:

@@ -39,7 +39,11 @@ def check_natural(counts: PartitionCounts, *, groups_per_client: int | None) -> 
     """
     if not counts.groups:
         raise make_spec_error(
-            "kind", "natural", "this data set has no natural clients", "use another partition"
+            "kind",
+            "natural",
+            "this data set has no natural clients",
+            "name the client of each row (data.dataset.client of table, groups of hugging_face), "
+            "or use another partition",
         )
     clients, each = counts.num_clients, groups_per_client or 1
     if clients * each > counts.groups:

@@ -352,8 +352,9 @@ def test_a_run_goes_on_from_its_folder(
     assert "'out' has a run: round 2 of 4" in cut_off.err
     assert "--resume continues it, --overwrite replaces it" in cut_off.err
     other = fedsim(*command, "--set", "local.lr=0.5", "--out", out, "--resume")
-    assert other.code == 1
-    assert "is of another experiment: local.lr was" in other.err
+    assert other.code == 2
+    assert "has a run of another experiment: local.lr was" in other.err
+    assert len((out / "rounds.jsonl").read_text().splitlines()) == 4
     on = fedsim(*command, "--set", "rounds=5", "--out", out, "--resume")
     assert on.code == 0, on.err
     assert "going on after round 2, from its checkpoint" in on.err

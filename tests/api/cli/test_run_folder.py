@@ -57,6 +57,33 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_a_run_that_is_refused_later_keeps_its_rounds(tmp_path: Path) -> None:
+    """A checkpoint is compared when the attempt has begun, as with the hash of initial weights."""
+    begun(tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    folder = RunFolder(tmp_path, SPEC, resume=True, overwrite=False)
+    folder.begin_attempt()
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    folder.add_round(a_round(1))
+    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_finished_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    """With checkpoints too; the hash of initial weights is not known yet."""
+    begun(tmp_path, rounds=5)
+    (tmp_path / "checkpoints").mkdir()
+    other = parse_spec({"algorithm": "fedavg", "rounds": 5, "local": {"lr": 0.5}})
+    with pytest.raises(SettingsError, match=r"of another experiment: local.lr was"):
+        RunFolder(tmp_path, other, resume=True, overwrite=False)
+    init = {"file": "w.pt", "sha256": "0" * 64}
+    hashed, plain = (
+        parse_spec({"algorithm": "fedavg", "rounds": 5, "model": {"name": "mlp", "init": each}})
+        for each in (init, "w.pt")
+    )
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(hashed.model_dump(mode="json")))
+    RunFolder(tmp_path, plain, resume=True, overwrite=False)
+
+
 def test_a_run_is_replaced_or_continued_on_demand(tmp_path: Path) -> None:
     begun(tmp_path)
     (tmp_path / "result.json").write_text("{}")

@@ -148,6 +148,19 @@ def names(*specs: dict[str, Any]) -> list[str]:
     return [group.name for group in group_runs(runs, ACCURACY)]
 
 
+def test_names_of_many_terms_have_as_many_as_tell_all_groups_apart() -> None:
+    plain = {"clients": {"fraction": 0.1}, "local": {"lr": 0.1, "epochs": 1}, "attack": None}
+    found = names(
+        plain,
+        plain | {"clients": {"fraction": 0.2}},
+        plain | {"local": {"lr": 0.2, "epochs": 1}},
+        plain | {"local": {"lr": 0.1, "epochs": 2}},
+        plain | {"attack": {"name": "sign_flip"}},
+    )
+    assert len(set(found)) == 5
+    assert found[0] == "no attack, fraction=0.1, lr=0.1, epochs=1"
+
+
 def test_names_say_what_differs() -> None:
     prox = {"algorithm": {"name": "fedprox", "mu": 0.1}}
     stronger = {"algorithm": {"name": "fedprox", "mu": 1.0}}
@@ -157,6 +170,13 @@ def test_names_say_what_differs() -> None:
         "fedprox mu=1",
     ]
     assert names({"local": {"lr": 0.1}}, {"local": {"lr": 0.05}}) == ["lr=0.1", "lr=0.05"]
+    attack: dict[str, Any] = {"attack": {"name": "sign_flip", "fraction": 0.2}}
+    robust = attack | {"aggregation": {"name": "median"}}
+    assert names({"attack": None, "aggregation": None}, attack | {"aggregation": None}, robust) == [
+        "no attack, no aggregation",
+        "sign_flip, no aggregation",
+        "sign_flip, median",
+    ]
     skewed = {"data": {"partition": {"kind": "dirichlet", "beta": 0.1}}}
     assert names({"data": {"partition": {"kind": "iid"}}}, skewed) == ["iid", "dirichlet"]
     assert names({"model": [{"name": "mlp"}]}, {"model": [{"name": "cnn"}, {"name": "mlp"}]}) == [

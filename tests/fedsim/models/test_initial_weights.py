@@ -20,6 +20,7 @@ from fedsim.core import Algorithm
 from fedsim.engine.expert import train_expert
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
+from fedsim.engine.run_models import RunModels
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.models import make_net
@@ -118,6 +119,39 @@ def test_a_frozen_layer_of_a_chain_runs_with_its_own_weights_or_those_of_the_fil
     net.load_weights(parse_weights(save(trained.state_dict()), "w"))
     for each in (net, pickle.loads(pickle.dumps(net))):
         assert torch.equal(each(each.init(0), x), trained(x))
+
+
+def test_the_model_of_a_run_has_the_frozen_weights_that_came_from_a_file() -> None:
+    """A further run may begin from it: nothing else of the run has these weights."""
+    population = federation(rounds=1)
+
+    def run(net: Net) -> dict[str, Any]:
+        algorithm, own = FedAvg(), replace(population, nets=(net,))
+        models = RunModels(algorithm, own)
+        for result in simulate(algorithm, own, SerialPool(algorithm, own)):
+            models.add(result)
+        return models.export_global()
+
+    def make(initial: InitialWeights | None = None) -> Net:
+        net = Net(frozen_first, inputs=InputForm((12,)))
+        if initial is not None:
+            net.load_weights(initial)
+        return net
+
+    torch.manual_seed(7)
+    frozen = frozen_first().state_dict()
+    assert set(run(make())) == {"2.weight", "2.bias"}
+    first = run(make(parse_weights(save(frozen), "w")))
+    assert np.array_equal(first["0.weight"], frozen["0.weight"].numpy())
+    again = make(parse_weights(save({key: torch.tensor(value) for key, value in first.items()}), "w"))
+    assert np.array_equal(run(again)["0.weight"], frozen["0.weight"].numpy())
+
+
+def test_a_file_of_a_parallel_wrapper_says_what_to_save() -> None:
+    wrapped = {f"module.{key}": value for key, value in mlp().init(0).items()}
+    with pytest.raises(SpecError) as caught:
+        mlp().load_weights(parse_weights(save(wrapped), "w"))
+    assert caught.value.errors[0].hint.startswith("save the state dict of the module inside the wrapper")
 
 
 def test_every_weight_that_does_not_fit_is_named_at_once() -> None:
