@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -16,12 +18,19 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
-from jobs.local_ray.cluster import JOBS, fetch_living_nodes
+from jobs.local_ray.cluster import JOBS, SUBMISSION, fetch_living_nodes
 from jobs.local_ray.embedded_ray import RayAddress
 from jobs.run.job_cluster import RayJob
 
 TIMEOUT_SECONDS = 20.0
 CONNECT_SECONDS = 3.0
+
+KEEP_SECONDS = 86_400.0
+"""Seconds that Ray keeps the record of a job of fedsim after its end: by then fedsim has read it."""
+
+CLEANING_SECONDS = 3600.0
+"""Seconds between two removals of such records, and the most records that are removed at a time."""
+MOST_REMOVED = 200
 
 
 class _Client(JobSubmissionClient):
@@ -50,6 +59,7 @@ class RayJobs:
             self._client = _Client(address.jobs, headers=address.headers)
         except _FAILURES as error:
             raise self._make_unavailable_error(error) from error
+        self._cleaned_at = -math.inf
 
     def find(self, ray_job_id: str) -> RayJob | None:
         """Return a job; None if Ray does not know it."""
@@ -73,6 +83,21 @@ class RayJobs:
         except _FAILURES as error:
             if self.find(ray_job_id) is None:
                 raise JobRefused(f"Ray does not take {ray_job_id}: {_shorten_error(error)}") from error
+        if time.monotonic() - self._cleaned_at > CLEANING_SECONDS:
+            self._cleaned_at = time.monotonic()
+            self._remove_old_records()
+
+    def _remove_old_records(self) -> None:
+        """Remove Ray's records of fedsim's jobs that ended long ago: Ray keeps and lists all of them."""
+        limit = (time.time() - KEEP_SECONDS) * 1000
+        with suppress(*_FAILURES):
+            ended = [
+                (each.end_time, str(each.submission_id))
+                for each in self._client.list_jobs()
+                if each.end_time and each.end_time < limit and SUBMISSION.fullmatch(each.submission_id or "")
+            ]
+            for _, ray_job_id in sorted(ended)[:MOST_REMOVED]:
+                self._client.delete_job(ray_job_id)
 
     def fetch_nodes(self) -> list[ClusterNode]:
         """Return the living nodes of the cluster, with their total resources."""

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +69,37 @@ def test_a_dashboard_that_cannot_say_is_unavailable(monkeypatch: pytest.MonkeyPa
     dashboard = Dashboard(status, {"result": False, "msg": "no", "data": {"result": None}})
     with pytest.raises(RayUnavailable, match="Ray at head"):
         jobs_of(monkeypatch, dashboard).fetch_nodes()
+
+
+class Submissions(Dashboard):
+    """Ray's records of jobs: {id: seconds since its end, None if it runs}."""
+
+    def __init__(self, **records: float | None) -> None:
+        super().__init__(200, {})
+        self.records = {name.replace("_", "-"): ago for name, ago in records.items()}
+
+    def submit_job(self, submission_id: str, **_: Any) -> None:
+        self.records[submission_id] = None
+
+    def list_jobs(self) -> list[SimpleNamespace]:
+        ends = {name: ago and 1000 * (time.time() - ago) for name, ago in self.records.items()}
+        return [SimpleNamespace(submission_id=name, end_time=end) for name, end in ends.items()]
+
+    def delete_job(self, submission_id: str) -> None:
+        del self.records[submission_id]
+
+
+def test_records_of_jobs_that_ended_long_ago_are_removed_from_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_jobs, "MOST_REMOVED", 2)
+    days = 86_400.0
+    ray = Submissions(fedsim_a_0=2 * days, fedsim_b_0=3 * days, fedsim_c_0=4 * days, raysubmit_d=9 * days)
+    ray.records |= {"fedsim-late-0": 60.0, "fedsim-runs-0": None}
+    jobs = jobs_of(monkeypatch, ray)
+    jobs.submit("fedsim-new-0", ["true"], {})
+    left = {"fedsim-a-0", "raysubmit-d", "fedsim-late-0", "fedsim-runs-0", "fedsim-new-0"}
+    assert ray.records.keys() == left
+    jobs.submit("fedsim-next-0", ["true"], {})  # not again within the hour
+    assert ray.records.keys() == left | {"fedsim-next-0"}
 
 
 class Handler(BaseHTTPRequestHandler):
