@@ -80,13 +80,15 @@ def _read_job(job: str, file: str, url: str | None, to: ExportFormat) -> ModelSo
     """Fetch the model of a job.
 
     Raises:
-        SettingsError: the model is code of the job's owner, and the format needs to run it.
+        SettingsError: the model is code of the job's owner, and the format needs to run it; or `job` is the
+            path of a folder that is missing.
     """
     from api.cli.commands.connection import connect
+    from api.sdk.run_sources import explain_missing_paths
     from fedsim.errors import SettingsError
     from jobs.export.source import read_model
 
-    with tempfile.TemporaryDirectory() as folder, connect(url) as client:
+    with explain_missing_paths([job]), tempfile.TemporaryDirectory() as folder, connect(url) as client:
         handle = client.job(job)
         path = handle.artifact(file, Path(folder) / file)
         report = json.loads(handle.artifact("report.json", Path(folder) / "report.json").read_text("utf-8"))

@@ -22,12 +22,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "runs/scaffold"
 
 
-@pytest.mark.parametrize("command", ["compare", "verify", "report"])
+@pytest.mark.parametrize("command", ["compare", "verify", "report", "export"])
 @pytest.mark.parametrize("wrong", ["runs/scafold", "scafold.jsonl"])
 def test_a_path_that_does_not_exist_needs_no_service(
     fedsim: Fedsim, folder: str, command: str, wrong: str
 ) -> None:
-    others = [] if command == "report" else [folder]
+    others = [] if command in ("report", "export") else [folder]
     outcome = fedsim(command, *others, wrong, "--url", NOBODY)
     assert outcome.code == 2
     assert f"there is no folder or file '{wrong}'" in outcome.err
@@ -35,11 +35,11 @@ def test_a_path_that_does_not_exist_needs_no_service(
 
 
 @pytest.mark.usefixtures("_no_pauses")
-@pytest.mark.parametrize("command", ["compare", "verify", "report"])
+@pytest.mark.parametrize("command", ["compare", "verify", "report", "export"])
 def test_a_word_without_a_service_is_said_to_be_taken_for_a_job(
     fedsim: Fedsim, folder: str, command: str
 ) -> None:
-    others = [] if command == "report" else [folder]
+    others = [] if command in ("report", "export") else [folder]
     outcome = fedsim(command, *others, "scafold", "--url", NOBODY)
     assert "no service answers" in outcome.err
     words = "'scafold' is no file or folder here, so it was taken for a job or a sweep"
