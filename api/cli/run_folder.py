@@ -124,11 +124,13 @@ class RunFolder:
         The checkpoint is compared later, when the hashes of initial weights are known.
         """
         from fedsim.checkpoints.checkpoint import list_differences
+        from jobs.run.checkpoint_policy import describe_experiment
         from jobs.spec import load_spec
 
         if (self.path / SPEC).exists():
-            before = load_spec(self.path / SPEC)
-            if found := list_differences(_describe_experiment(before), _describe_experiment(self.spec)):
+            specs = load_spec(self.path / SPEC), self.spec
+            before, now = (describe_experiment(spec, with_hashes=False) for spec in specs)
+            if found := list_differences(before, now):
                 raise SettingsError(
                     f"--out {str(self.path)!r} has a run of another experiment: {'; '.join(found)}",
                     "name another folder, or replace the run with --overwrite",
@@ -140,16 +142,6 @@ class RunFolder:
 
         for name in (SPEC, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
             (self.path / name).unlink(missing_ok=True)
-
-
-def _describe_experiment(spec: JobSpec) -> dict[str, Any]:
-    """Return the fields on which a round depends, without the hashes of initial weights."""
-    from jobs.run.checkpoint_policy import describe_experiment
-
-    data = describe_experiment(spec)
-    for model in data["model"] if isinstance(data["model"], list) else [data["model"]]:
-        (model.get("init") or {}).pop("sha256", None)
-    return data
 
 
 def make_run_document(result: RunResult) -> dict[str, Any]:

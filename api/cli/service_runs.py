@@ -34,13 +34,13 @@ def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient
             job = group.job_of(member)
             if member.spec_hash in needed and (job is None or job.state in FINAL):
                 needed.remove(member.spec_hash)
-                yield _read_outcome(table, member, job, client)
+                yield _read_ended_run(table, member, job, client)
         if needed:
             time.sleep(PAUSE)
             group.refresh()
 
 
-def _read_outcome(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun:
+def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun:
     if job is None:
         return EndedRun(member, "its job was deleted")
     if job.state is not JobState.SUCCEEDED:

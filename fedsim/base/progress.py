@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,14 +18,11 @@ def run_to_end(work: Generator[Step, None, Result], on_step: Callable[[Step], An
         work: yields its progress.
         on_step: receives each progress; None ignores it.
     """
-    while True:
-        try:
-            step = next(work)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    result = list[Result]()
+    for step in _iterate(work, result):
         if on_step is not None:
             on_step(step)
+    return result[0]
 
 
 def relay_progress(
@@ -38,13 +35,14 @@ def relay_progress(
         make_event: makes the event of a progress.
         seconds: between two events at least; a progress that comes sooner is left out.
     """
-    told_at = perf_counter()
-    while True:
-        try:
-            step = next(work)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    told_at, result = perf_counter(), list[Result]()
+    for step in _iterate(work, result):
         if perf_counter() - told_at >= seconds:
             told_at = perf_counter()
             yield make_event(step)
+    return result[0]
+
+
+def _iterate(work: Generator[Step, None, Result], result: list[Result]) -> Iterator[Step]:
+    """Yield the progress of the generator, and append its result to the list."""
+    result.append((yield from work))

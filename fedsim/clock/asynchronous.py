@@ -7,7 +7,6 @@ server steps between its download and its arrival.
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -28,7 +27,7 @@ Staleness = Literal["constant", "polynomial", "hinge"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asynchronous(ABC):
+class Asynchronous:
     """An asynchronous policy; the functions of the staleness are those of FedAsync.
 
     Class attributes:

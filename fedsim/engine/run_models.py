@@ -68,5 +68,7 @@ class RunModels:
 
         Several architectures keep theirs apart, and an ensemble has several models: both stay as they are.
         """
-        first, *others = self._population.nets
-        return {**params, **({} if others or params.keys() - set(first.keys) else first.initial_constants)}
+        net, *others = self._population.nets
+        if others or params.keys() - set(net.keys):
+            return dict(params)
+        return {**params, **net.initial_constants}

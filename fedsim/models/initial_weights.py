@@ -132,9 +132,9 @@ def fit_weights(
         *misshapen[:8],
     ]
     if faults:
-        wrapped = surplus and all(key.startswith(WRAPPER) for key in surplus)
         hint = "name the parameters that shall begin anew: ignore: [head]"
-        hint = f"save the state dict of the module inside the wrapper, without {WRAPPER}" if wrapped else hint
+        if surplus and all(key.startswith(WRAPPER) for key in surplus):
+            hint = f"save the state dict of the module inside the wrapper, without {WRAPPER}"
         raise make_spec_error("init", weights.source, f"does not fit {name}: {'; '.join(faults)}", hint)
     return found
 

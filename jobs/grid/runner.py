@@ -70,17 +70,17 @@ def run_table(
     total, made = len(table.runs()), list(journal.read().values())
     left = {member.spec_hash: member for member in missing}
 
-    def say(outcome: EndedRun | None) -> None:
-        news(TableProgress(len(left), total, estimate_seconds(list(left.values()), made, at_a_time), outcome))
+    def say(ended: EndedRun | None) -> None:
+        news(TableProgress(len(left), total, estimate_seconds(list(left.values()), made, at_a_time), ended))
 
     say(None)
     faults = list[str]()
-    for outcome in runs(table, missing) if missing else ():
-        del left[outcome.member.spec_hash]
-        if isinstance(outcome.entry, str):
-            faults.append(f"{outcome.member.run}: {outcome.entry}")
+    for ended in runs(table, missing) if missing else ():
+        del left[ended.member.spec_hash]
+        if isinstance(ended.entry, str):
+            faults.append(f"{ended.member.run}: {ended.entry}")
         else:
-            journal.append(outcome.entry)
-            made.append(outcome.entry)
-        say(outcome)
+            journal.append(ended.entry)
+            made.append(ended.entry)
+        say(ended)
     return faults

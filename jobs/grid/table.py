@@ -237,7 +237,7 @@ class Table(BaseModel):
 
     @property
     def sweep(self) -> Sweep:
-        """Return the runs as a sweep, whose jobs have the specs of the table."""
+        """The runs as a sweep, whose jobs have the specs of the table."""
         base = parse_text(preset_text(self.preset))
         return Sweep(name=self.name, base=base, set=self.set, axes=self.axes, seeds=self.seeds)
 

@@ -54,10 +54,14 @@ def write_addresses(home: Path, addresses: Addresses) -> None:
 def read_or_make_token(home: Path) -> str:
     """Return the token of the local Ray; make it on first use, readable by its owner only."""
     path = home / TOKEN
-    with contextlib.suppress(FileNotFoundError):
-        return path.read_text("ascii").strip()  # a full disk must not end a Ray that has its token
+    if not path.exists():  # nothing is written otherwise: a full disk must not end a Ray that has its token
+        _make_token(path)
+    return path.read_text("ascii").strip()
+
+
+def _make_token(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
-        aside = home / f"{TOKEN}.{secrets.token_hex(4)}"
+        aside = path.with_name(f"{TOKEN}.{secrets.token_hex(4)}")
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32))
@@ -66,7 +70,6 @@ def read_or_make_token(home: Path) -> str:
             os.link(aside, path)
         finally:
             aside.unlink()
-    return path.read_text("ascii").strip()
 
 
 def make_ray_environment(home: Path) -> dict[str, str]:

@@ -29,8 +29,10 @@ KEEP_SECONDS = 86_400.0
 """Seconds that Ray keeps the record of a job of fedsim after its end: by then fedsim has read it."""
 
 CLEANING_SECONDS = 3600.0
-"""Seconds between two removals of such records, and the most records that are removed at a time."""
+"""Seconds between two removals of such records."""
+
 MOST_REMOVED = 200
+"""The most records that are removed at a time."""
 
 
 class _Client(JobSubmissionClient):

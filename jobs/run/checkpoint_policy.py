@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fedsim.checkpoints.checkpoint import Checkpoints
@@ -19,16 +20,18 @@ CHANGEABLE_FIELDS = ("name", "rounds", "evaluation", "stop", "resources", "fault
 """
 
 
-def describe_experiment(spec: JobSpec) -> dict[str, Any]:
+def describe_experiment(spec: JobSpec, *, with_hashes: bool = True) -> dict[str, Any]:
     """Return the fields of the spec on which the result of a round depends.
 
-    The names in the spec must be known, as after `resolve_spec`.
+    Args:
+        spec: its names must be known, as after `resolve_spec`.
+        with_hashes: whether the hashes of initial weights are among them; `resolve_spec` computes the hashes.
     """
     data = spec.model_dump(mode="json")
     for name in CHANGEABLE_FIELDS:
         data.pop(name, None)
     data["data"].pop("download", None)
-    _forget_places_of_weights(data["model"])
+    _forget_places_of_weights(data["model"], ("ignore", "sha256") if with_hashes else ("ignore",))
     # Defaults are left out, so that runs from before these fields existed can go on.
     if spec.data.tests.kind == "global":
         del data["data"]["tests"]
@@ -93,11 +96,11 @@ def _select_deciding_values(spec: JobSpec) -> dict[str, Any]:
     return data
 
 
-def _forget_places_of_weights(models: Any) -> None:
-    """Leave the SHA-256 of initial weights only: the same weights may lie elsewhere."""
+def _forget_places_of_weights(models: Any, kept: Collection[str]) -> None:
+    """Leave only these fields of initial weights: the same weights may lie elsewhere."""
     for model in models if isinstance(models, list) else [models]:
         if init := model.get("init"):
-            model["init"] = {key: init[key] for key in ("ignore", "sha256") if key in init}
+            model["init"] = {key: init[key] for key in kept if key in init}
 
 
 def make_checkpoint_policy(

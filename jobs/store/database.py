@@ -231,9 +231,20 @@ def migrate(engine: Engine) -> None:
         if connection.dialect.name == "postgresql":
             # No timeout: another process may need long to migrate a large store.
             connection.execute(text("SET LOCAL lock_timeout = 0"))
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        lock_until_commit(connection, MIGRATION_LOCK)
         if _read_version(connection) != HEAD:
             _upgrade_schema(connection)
+
+
+def lock_until_commit(connection: Connection, key: int) -> None:
+    """Hold a lock of PostgreSQL until the transaction ends; SQLite has one writer at a time anyway.
+
+    Args:
+        connection: inside a transaction that writes.
+        key: any fixed number, the same in all processes.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
 def _read_version(connection: Connection) -> str | None:

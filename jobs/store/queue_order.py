@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, and_, func, select, text, update
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, and_, func, select, update
 
+from jobs.store.database import lock_until_commit
 from jobs.store.rows import enter_state, read_job_row
 from jobs.store.states import ACTIVE, JobState
 from jobs.store.tables import jobs
@@ -55,7 +56,7 @@ def select_count(states: Collection[JobState]) -> Select[Any]:
 
 def start_next_job(connection: Connection, most: int) -> RowMapping | None:
     """Move the first job of the queue to STARTING, unless `most` jobs are active already."""
-    _lock_queue(connection)
+    lock_until_commit(connection, QUEUE_LOCK)  # one dispatcher at a time
     if connection.execute(select_count(ACTIVE)).scalar_one() >= most:
         return None
     while (job_id := connection.execute(select_queue(1)).scalar()) is not None:
@@ -67,12 +68,6 @@ def start_next_job(connection: Connection, most: int) -> RowMapping | None:
     return None
 
 
-def _lock_queue(connection: Connection) -> None:
-    """Admit one dispatcher at a time until the transaction ends; SQLite has one writer at a time anyway."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": QUEUE_LOCK})
-
-
 def write_waiting_reasons(
     connection: Connection,
     reasons: Mapping[str, str | None],
@@ -80,7 +75,7 @@ def write_waiting_reasons(
     placed: Collection[str] = (),
 ) -> None:
     """Write the waiting reasons: `reasons` by job id, and `others` for all jobs that are not in `placed`."""
-    _lock_queue(connection)  # two dispatchers would lock the rows in different orders
+    lock_until_commit(connection, QUEUE_LOCK)  # two dispatchers would lock the rows in different orders
     queued = jobs.c.state == JobState.QUEUED
     for job_id, reason in reasons.items():
         connection.execute(update(jobs).where(and_(jobs.c.id == job_id, queued)).values(waiting=reason))

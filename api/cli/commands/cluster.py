@@ -70,13 +70,15 @@ def _render_config(source: PackageSource) -> str:
     files = [CONSTRAINTS, *([source.wheel.name] if source.wheel else [])]
     single = {f"{NODE_FOLDER}/{name}": f"./{name}" for name in files}
     mounts = single if source.folder is None else {NODE_FOLDER: source.folder}
-    # pip keeps an installed package of the same version, and with it the code of an older wheel.
-    again = f"\n  - pip install --quiet --no-deps --force-reinstall '{source.requirement}'"
+    install = f"'{source.requirement}[{EXTRAS}]'"
+    if source.wheel is not None:
+        # pip keeps an installed package of the same version, and with it the code of an older wheel.
+        install += f"\n  - pip install --quiet --no-deps --force-reinstall '{source.requirement}'"
     changes = {
         f"  {NODE_FOLDER}: .\n": "".join(
             f"  {there}: {json.dumps(here)}\n" for there, here in mounts.items()
         ),
-        f"'{NODE_FOLDER}[{EXTRAS}]'": f"'{source.requirement}[{EXTRAS}]'{again if source.wheel else ''}",
+        f"'{NODE_FOLDER}[{EXTRAS}]'": install,
     }
     for old, new in changes.items():
         if text.count(old) != 1:
