@@ -26,15 +26,16 @@ the difficulties (l - tau) sigma of all its examples. The server draws numbers f
 draws, sorted, are the global distribution of difficulty, beta. The generator makes features from a label, a
 difficulty drawn from beta, and noise, on the server and for the clients alike. It descends the SuperLoss of
 the mean of the cohort's logits (Eq. 18) and the diversity loss. For the rules of frozen clients and of a
-phase's end, see `fedsim.techniques.learning_phases`. The new global model is the plain mean of the last
-models of all clients that ever took part (Eq. 21), as a running sum in O(K).
+phase's end, see `fedsim.techniques.learning_phases`. The new global model is the plain mean of the cohort's
+models and of the last models of the frozen clients (Eq. 21).
 
-Deviations: Eq. 21 can be read as the mean of all clients' last models (`average: all`, the default, since its
-text sums over all K clients), or as that of the cohort and the frozen clients (`frozen`). The public code
-averages the cohort (`cohort`). Over all N clients only K models of a round are new, so that the global model
-moves at about K/N of the speed of the cohort's mean. With `tau: running`, tau is the exponential mean of the
-cohort's losses with the factor 0.9, as SuperLoss's authors have it over batches; it is taken once a round,
-because all clients share one tau.
+Deviations: Eq. 21 can be read as the mean of the cohort and the frozen clients (`average: frozen`, the
+default: its text aggregates "all models, including frozen models"), or as that of the last models of all
+clients that ever took part (`all`, a running sum in O(K)). The public code averages the cohort (`cohort`).
+On MNIST `frozen` comes nearest to the paper's figure; see docs/results/fedcl.md. Over all N clients only K
+models of a round are new, so that with `all` the global model moves at about K/N of the speed of the cohort's
+mean. With `tau: running`, tau is the exponential mean of the cohort's losses with the factor 0.9, as
+SuperLoss's authors have it over batches; it is taken once a round, because all clients share one tau.
 
 By default tau is log C, as in the public code, because the literal 10 gives every example below 10 - 2 lambda
 / e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text they descend. A
@@ -103,8 +104,8 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
         tau: loss that separates easy from hard examples, in nats; it replaces `tau_classes`. `running`
             is the exponential mean of the loss over the rounds, from log `tau_classes`.
         scored_by: model that measures the difficulties: the client's `trained` model, or the `received` one.
-        average: models of which the new model is the plain mean (Eq. 21): the last models of `all` clients,
-            or those of the cohort and of the `frozen` clients; `cohort` is FedAvg's mean.
+        average: models of which the new model is the plain mean (Eq. 21): those of the cohort and of the
+            `frozen` clients, or the last models of `all` clients; `cohort` is FedAvg's mean.
         selected_only: deprecated; `true` is `average: cohort`.
     """
 
@@ -117,7 +118,7 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
     tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
     tau: Annotated[float, Range(0, 1000)] | Literal["running"] | None = None
     scored_by: Literal["trained", "received"] = "trained"
-    average: Literal["all", "frozen", "cohort"] = "all"
+    average: Literal["all", "frozen", "cohort"] = "frozen"
     selected_only: bool = False
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "curriculum", "distillation")

@@ -69,10 +69,10 @@ def test_each_extra_alone_and_every_option_makes_a_difference() -> None:
         assert not any(torch.equal(one, other) for other in ends[:at]), options[at - 1]
 
 
-def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
+def test_with_all_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
     """Eq. 21 where few of ten come, some are frozen, and one of those that came holds nothing."""
     population = federation([3, 8, 11, 0, 17, 20, 24, 25, 30, 38], cohort_size=3, rounds=12)
-    method = FedCL(**LIGHT, levels=(0.8, 0.9), v=0.6, cap=6)
+    method = FedCL(**LIGHT, levels=(0.8, 0.9), v=0.6, cap=6, average="all")
     pool = SerialPool(method, population)
     seen: set[int] = set()
     frozen: set[int] = set()

@@ -85,7 +85,7 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
 ) -> None:
     """Eqs 6 and 12 after one visit; 38 examples are looked at sixteen at a time."""
     monkeypatch.setattr("fedsim.clients.population.AT_ONCE", 16)
-    method, population = FedCL(**LIGHT, scored_by=scored_by), federation()
+    method, population = FedCL(**LIGHT, scored_by=scored_by, average="all"), federation()
     ctx = population.context(0)
     state, pool = method.init_server_state(ctx), SerialPool(method, population)
     task = pool.worker.loader.make_task(method, ctx, 9, method.broadcast(ctx, state), {}, None)
@@ -101,7 +101,7 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
 
 def test_what_goes_up_has_one_shape_whatever_a_client_holds_and_tells_of_no_example() -> None:
     """3 L numbers and the label counts besides the model: nothing that grows with the examples."""
-    method = FedCL(**LIGHT, components=4)
+    method = FedCL(**LIGHT, components=4, average="all")
     population = federation([1, 3, 38, 0, 150], rounds=1)
     ctx = population.context(0)
     state = method.init_server_state(ctx)

@@ -62,10 +62,10 @@ def test_without_phases_and_with_clients_of_one_size_frozen_is_the_mean_of_the_c
         torch.testing.assert_close(value, ends[1][key], rtol=1e-5, atol=1e-6)
 
 
-def test_over_all_clients_the_model_moves_by_the_share_of_the_cohort() -> None:
+def test_with_all_the_model_moves_by_the_share_of_the_cohort() -> None:
     """Eq. 21: after all have come, w' - w = K/N of the mean change of the cohort's own last models."""
     population = federation([16] * 6, cohort_size=2, rounds=12)
-    method = FedCL(**LIGHT, levels=())
+    method = FedCL(**LIGHT, levels=(), average="all")
     pool, seen = SerialPool(method, population), set[int]()
     before: Any = None
     checked = 0
@@ -88,13 +88,13 @@ def test_selected_only_is_the_old_name_of_the_mean_of_the_cohort(caplog: pytest.
         old = [FedCL(**LIGHT, selected_only=True) for _ in range(2)]
     assert old == [FedCL(**LIGHT, average="cohort")] * 2
     assert ["average: cohort" in record.message for record in caplog.records] == [True]
-    assert FedCL(selected_only=False).average == "all"
+    assert FedCL(selected_only=False).average == "frozen"
 
 
 def test_a_running_tau_is_the_exponential_mean_of_the_cohorts_losses() -> None:
     """0.9 of the old value and 0.1 of the mean loss of the cohort's examples, by the trained models."""
     population = federation(cohort_size=4, rounds=4)
-    method = FedCL(**LIGHT, tau="running", cap=2)
+    method = FedCL(**LIGHT, tau="running", cap=2, average="all")
     pool, tau = SerialPool(method, population), np.log(10)
     data, net = population.dataset.train, population.nets[0]
     for result in simulate(method, population, pool):
@@ -126,7 +126,7 @@ def test_a_running_tau_begins_as_the_fixed_one_and_travels() -> None:
         assert other.traffic.up - one.traffic.up == 4 * len(one.cohort)
 
 
-@pytest.mark.parametrize("options", [{"tau": "running"}, {"average": "frozen"}])
+@pytest.mark.parametrize("options", [{"tau": "running"}, {"average": "all"}])
 def test_stacked_clients_compute_the_same(options: dict[str, Any]) -> None:
     population = federation(cohort_size=6, rounds=3)
     method = FedCL(**FREEZING, **options)
