@@ -308,9 +308,7 @@ def read_table(file: Path) -> Table:
         SettingsError: if the file cannot be read, or is wrong.
     """
     try:
-        data = parse_text(file.read_text("utf-8"))
-        if not isinstance(data, Mapping):
-            raise SettingsError(f"{file.name} is no mapping of fields", f"see {FOLDER / 'demo-claim.yaml'}")
+        data = _read_fields(file)
         overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
         overrides["set"] = _make_items(data.get("set"))
         return Table.model_validate({**data, "name": file.stem, **overrides})
@@ -321,6 +319,28 @@ def read_table(file: Path) -> Table:
         raise SettingsError(f"{file.name}: {error.errors[0].message}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} cannot be read: {getattr(error, 'strerror', error)}") from None
+
+
+def _read_fields(file: Path) -> Mapping[str, Any]:
+    """Read the fields of a table; those that it lacks come from the table that it is `like`.
+
+    `hours` do not come from there: they were measured for other runs.
+    """
+    data = parse_text(file.read_text("utf-8"))
+    if not isinstance(data, Mapping):
+        raise SettingsError(f"{file.name} is no mapping of fields", f"see {FOLDER / 'demo-claim.yaml'}")
+    if "like" not in data:
+        return data
+    like = data["like"]
+    if like not in list_tables():
+        known = f"there are: {', '.join(list_tables())}"
+        raise SettingsError(f"{file.name}: like: {like!r} is no table of fedsim", known)
+    other = parse_text((FOLDER / f"{like}.yaml").read_text("utf-8"))
+    if "like" in other:
+        hint = f"write like: {other['like']}, and the fields that differ from it"
+        raise SettingsError(f"{file.name}: like: {like} is itself like {other['like']}", hint)
+    own = {name: value for name, value in data.items() if name != "like"}
+    return {**other, "hours": None, **own}
 
 
 def _list_items(axes: Any) -> Any:

@@ -256,6 +256,8 @@ def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
         (b"axes: {a: {x: 3}}", "axes.a.x"),
         (b"set: 3", "set: Input should be a valid tuple"),
         (b"title: \xff", "cannot be read"),
+        (b"like: kdia", "like: 'kdia' is no table"),
+        (b"like: kdia-cifar10", "like: kdia-cifar10 is itself like kdia-fmnist"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -263,6 +265,14 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, message: st
     file.write_bytes(content)
     with pytest.raises(SettingsError, match=message):
         read_table(file)
+
+
+def test_a_table_like_another_has_its_fields_but_for_its_own_and_the_measured_hours(tmp_path: Path) -> None:
+    file, other = tmp_path / "mine.yaml", load_table("kdia-fmnist")
+    file.write_text("like: kdia-fmnist\ntitle: Mine\nseeds: [5]\n", "utf-8")
+    own = {"name": "mine", "title": "Mine", "seeds": (5,), "hours": None}
+    assert other.hours is not None
+    assert read_table(file) == other.model_copy(update=own)
 
 
 def test_items_of_every_run_may_be_a_mapping(tmp_path: Path, table: Table) -> None:
