@@ -16,13 +16,13 @@ from fedsim.models.net import Params
 from fedsim.techniques.generators import Generator
 
 
-def pooled(features: Tensor) -> Tensor:
-    """Features `[n, ...]` as `[n, channels]`: maps are averaged over their places."""
+def pool_features(features: Tensor) -> Tensor:
+    """Return features `[n, ...]` as `[n, channels]`: the mean of each map over its places."""
     return features.flatten(2).mean(-1) if features.dim() > 2 else features
 
 
-def mean_cosine(first: Tensor, second: Tensor) -> float:
-    """The mean cosine between every row of one and every row of the other.
+def compute_mean_cosine(first: Tensor, second: Tensor) -> float:
+    """Compute the mean cosine between every row of one and every row of the other.
 
     Args:
         first: `[n, channels]`.
@@ -34,7 +34,7 @@ def mean_cosine(first: Tensor, second: Tensor) -> float:
 
 
 @torch.inference_mode()
-def similarity(
+def measure_similarity(
     population: Population,
     generator: Generator,
     params: Params,
@@ -42,19 +42,19 @@ def similarity(
     stream: np.random.Generator,
     examples: int = 1000,
 ) -> dict[str, Any]:
-    """The mean cosine of generated and real features, of the same class and of other ones.
+    """Measure the mean cosine of generated and real features, of the same class and of other classes.
 
     Args:
         population: whose test set has the real examples.
         generator: for the population's first model.
         params: of the generator.
-        model: whose features are the real ones, behind its last block before `generator.entrance`.
+        model: whose features are the real ones, behind its last block before `generator.feature_entry`.
         stream: noise is drawn from.
         examples: of the test set, and generated for each class as many as it has there.
 
     Returns:
-        `same` and `other`, means over the classes; features that say nothing of their class have both alike.
-        `classes` has the similarity to real features of the same class for each, by its name.
+        `same` and `other`, means over the classes; they are equal if features tell nothing of their class.
+        `classes` has for each class, by its name, the similarity to real features of this class.
     """
     net, test = population.nets[0], population.dataset.test
     x, y = tree.wrap_array(test.x[:examples]), tree.wrap_array(test.y[:examples])
@@ -75,10 +75,10 @@ def similarity(
             for some, wanted in zip(torch.split(noise, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
         ]
     )
-    real, made = pooled(real), pooled(made)
+    real, made = pool_features(real), pool_features(made)
     classes = [c for c in range(population.dataset.num_classes) if (y == c).any() and (y != c).any()]
-    same = [mean_cosine(made[y == c], real[y == c]) for c in classes]
-    other = [mean_cosine(made[y == c], real[y != c]) for c in classes]
+    same = [compute_mean_cosine(made[y == c], real[y == c]) for c in classes]
+    other = [compute_mean_cosine(made[y == c], real[y != c]) for c in classes]
     named = {population.dataset.classes[c]: round(value, 4) for c, value in zip(classes, same, strict=True)}
     means = {"same": round(float(np.mean(same)), 4), "other": round(float(np.mean(other)), 4)}
     return {**means, "classes": named}

@@ -1,13 +1,12 @@
-"""The runs of Fig. 7: which there are, how each is made, and where it is written down."""
+"""The runs of Fig. 7: their specs, their training, and the file of finished runs."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks.similarity.features import similarity
+from benchmarks.similarity.features import measure_similarity
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
@@ -26,7 +25,7 @@ from fedsim.errors import FedsimError
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import LabelSource, init_generator
 from jobs.grid.journal import read_lines, round_metrics, write_line
-from jobs.grid.process_pool import find_code_version, settle
+from jobs.grid.process_pool import find_code_version, open_processes
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 from jobs.spec.grid import hash_spec
@@ -60,19 +59,19 @@ class Pair(NamedTuple):
     seed: int
     epochs: int
 
-    def spec(self, way: LabelSource) -> JobSpec:
-        """The spec of one of its runs."""
+    def make_spec(self, way: LabelSource) -> JobSpec:
+        """Make the spec of one of its runs."""
         strength = f"algorithm.lambda_gen={BETAS[self.beta]}"
         own = (f"data.partition.beta={self.beta}", strength, f"algorithm.labels={way}", f"seed={self.seed}")
         return load_spec(self.preset, [*self.sets, *own])
 
-    def key(self, way: LabelSource) -> Key:
-        """What a run of it is known by."""
-        return hash_spec(self.spec(way)), self.epochs
+    def make_key(self, way: LabelSource) -> Key:
+        """Make the key of one of its runs: the fingerprint of the spec, and the epochs of the expert."""
+        return hash_spec(self.make_spec(way)), self.epochs
 
 
 class Features(BaseModel):
-    """What `benchmarks.similarity.features` says of a generator."""
+    """The similarity of a generator's features to real ones, as `measure_similarity` returns it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,22 +80,22 @@ class Features(BaseModel):
     classes: dict[str, float]
 
     @property
-    def alike(self) -> int:
-        """How many classes are as like the real ones as the paper counts."""
+    def num_alike(self) -> int:
+        """The number of classes whose similarity is above the one from which the paper counts."""
         return sum(value > ALIKE for value in self.classes.values())
 
 
-class Measured(BaseModel):
+class FinishedRun(BaseModel):
     """One finished run.
 
     Attributes:
         key: fingerprint of the spec.
         epochs: of the expert.
         central: the expert's accuracy on the test set.
-        beta, seed, labels: what the run is of, for people; the key and the epochs are what counts.
+        beta, seed, labels: of the run, for readers; a run is found by its key and the epochs.
         metrics: of the last round.
-        trained: how like real features the last generator's are.
-        untrained: the same of a generator that has not learnt.
+        trained: the similarity of the last generator's features.
+        untrained: the similarity of the features of a generator before round 1.
         seconds: of the run by the clock, the expert left out.
         code: the version of the code.
     """
@@ -117,11 +116,11 @@ class Measured(BaseModel):
 
 
 Key: TypeAlias = tuple[str, int]
-Found: TypeAlias = Mapping[Key, Measured]
+Found: TypeAlias = Mapping[Key, FinishedRun]
 
 
-def central(population: Population, epochs: int) -> tuple[Params, float]:
-    """A model trained on everybody's data, a federation of one client; and its accuracy on the test set."""
+def train_expert(population: Population, epochs: int) -> tuple[Params, float]:
+    """Train a model on everybody's data, a federation of one client; return it and its test accuracy."""
     count = len(population.dataset.train)
     everything = Partition(np.arange(count), np.array([0, count]))
     local = replace(population.settings.local, epochs=1, steps=None)
@@ -135,8 +134,8 @@ def central(population: Population, epochs: int) -> tuple[Params, float]:
     return params, float(last.metrics["global_accuracy"])
 
 
-def measured(method: KDIA, population: Population, expert: Params) -> dict[str, Any]:
-    """Run, and compare the features of the last generator and of an untrained one with an expert's."""
+def measure_generators(method: KDIA, population: Population, expert: Params) -> dict[str, Any]:
+    """Run KDIA, and compare the features of the last and of an untrained generator with an expert's."""
     rounds, seed = population.settings.rounds, population.settings.seed
     *_, last = simulate(method, population, SerialPool(method, population), evaluate_every=rounds)
     generator = method.generator(population.context(rounds))
@@ -144,41 +143,43 @@ def measured(method: KDIA, population: Population, expert: Params) -> dict[str, 
     return {
         "metrics": round_metrics(last.metrics.items()),
         **{
-            name: similarity(population, generator, each["params"], expert, rng.stream(seed, "similarity"))
+            name: measure_similarity(
+                population, generator, each["params"], expert, rng.stream(seed, "similarity")
+            )
             for name, each in made.items()
         },
     }
 
 
-def read(file: Path) -> dict[Key, Measured]:
-    """The finished runs."""
-    lines = (Measured.model_validate(line) for line in read_lines(file))
+def read_runs(file: Path) -> dict[Key, FinishedRun]:
+    """Read the finished runs."""
+    lines = (FinishedRun.model_validate(line) for line in read_lines(file))
     return {(line.key, line.epochs): line for line in lines}
 
 
-def pairs(preset: str, sets: Iterable[str], epochs: int) -> list[Pair]:
-    """All of them, seed by seed, so that every beta has a first figure early."""
+def list_pairs(preset: str, sets: Iterable[str], epochs: int) -> list[Pair]:
+    """List all pairs of runs, seed by seed, so that every beta has a first figure early."""
     return [Pair(preset, tuple(sets), beta, seed, epochs) for seed in SEEDS for beta in BETAS]
 
 
-def missing(pair: Pair, found: Found) -> list[LabelSource]:
-    """The ways in which a pair is still to be run."""
-    return [way for way in WAYS if pair.key(way) not in found]
+def list_missing_ways(pair: Pair, found: Found) -> list[LabelSource]:
+    """List the ways of a pair that have no finished run."""
+    return [way for way in WAYS if pair.make_key(way) not in found]
 
 
-def work(pair: Pair, file: Path, code: str) -> None:
-    """Make the runs of a pair that the file does not have, and write each down as it ends."""
-    ways = missing(pair, read(file))
-    experiment = resolve_spec(pair.spec(ways[0]), Settings.from_env())
+def finish_pair(pair: Pair, file: Path, code: str) -> None:
+    """Make the missing runs of a pair, and append each to the file as it ends."""
+    ways = list_missing_ways(pair, read_runs(file))
+    experiment = resolve_spec(pair.make_spec(ways[0]), Settings.from_env())
     method, population = experiment.algorithm, experiment.load_population()
     if not isinstance(method, KDIA):
         raise FedsimError(f"{pair.preset} has no generator", "take a preset of KDIA, or --set algorithm=kdia")
-    expert, accuracy = central(population, pair.epochs)
+    expert, accuracy = train_expert(population, pair.epochs)
     for way in ways:
         began = perf_counter()
-        said = measured(replace(method, labels=way), population, expert)
-        key, epochs = pair.key(way)
-        line = Measured(
+        said = measure_generators(replace(method, labels=way), population, expert)
+        key, epochs = pair.make_key(way)
+        line = FinishedRun(
             key=key,
             epochs=epochs,
             central=accuracy,
@@ -192,18 +193,16 @@ def work(pair: Pair, file: Path, code: str) -> None:
         write_line(file, line.model_dump_json())
 
 
-def make(wanted: Sequence[Pair], file: Path, *, processes: int = 2) -> int:
-    """Make all runs that the file does not have, each on one thread; how many pairs did not work."""
-    found, failed = read(file), 0
-    waiting = [pair for pair in wanted if missing(pair, found)]
-    LOG.info("%d runs to be made", sum(len(missing(pair, found)) for pair in waiting))
+def make_missing_runs(wanted: Sequence[Pair], file: Path, *, processes: int = 2) -> int:
+    """Make all missing runs in processes, each on one thread; return the number of pairs that failed."""
+    found, failed = read_runs(file), 0
+    waiting = [pair for pair in wanted if list_missing_ways(pair, found)]
+    LOG.info("%d runs to be made", sum(len(list_missing_ways(pair, found)) for pair in waiting))
     if not waiting:
         return 0
-    os.environ["OMP_NUM_THREADS"] = "1"
-    context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=settle) as executor:
-        code = find_code_version()
-        futures = {executor.submit(work, pair, file, code): pair for pair in waiting}
+    worker = partial(finish_pair, file=file, code=find_code_version())
+    with open_processes(processes, partial, (worker,)) as submit:
+        futures = {submit(pair): pair for pair in waiting}
         for future in as_completed(futures):
             pair, error = futures[future], future.exception()
             failed += error is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
+from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, FinishedRun, Found, Pair, list_missing_ways
 from fedsim.errors import FedsimError
 from fedsim.techniques.generator_training import LabelSource
 from jobs.grid.spread import spread
@@ -28,13 +28,14 @@ Mean ± standard deviation over the seeds {seeds}.
 """
 
 
-def row(each: Mapping[LabelSource, Sequence[Measured]]) -> list[str]:
-    """The figures of one beta, from its runs in each way."""
-    ways, first = [each[way] for way in WAYS], each[WAYS[0]]  # the untrained generator and the expert are one
+def render_row(each: Mapping[LabelSource, Sequence[FinishedRun]]) -> list[str]:
+    """Render the figures of one beta, from its runs in each way."""
+    # Both ways have one untrained generator and one expert.
+    ways, first = [each[way] for way in WAYS], each[WAYS[0]]
     said = [[run.trained for run in runs] for runs in ways] + [[run.untrained for run in first]]
     return [
         *(spread([one.same for one in features], len(SEEDS), digits=3) for features in said),
-        *(spread([one.alike for one in features], len(SEEDS), digits=1) for features in said),
+        *(spread([one.num_alike for one in features], len(SEEDS), digits=1) for features in said),
         *(spread([one.other for one in features], len(SEEDS), digits=3) for features in said),
         *(
             spread([100 * run.metrics["global_accuracy"] for run in runs], len(SEEDS), digits=2)
@@ -44,13 +45,17 @@ def row(each: Mapping[LabelSource, Sequence[Measured]]) -> list[str]:
     ]
 
 
-def section(wanted: Sequence[Pair], found: Found) -> str:
-    """The section of the page.
+def render_section(wanted: Sequence[Pair], found: Found) -> str:
+    """Render the section of the page.
 
     Raises:
         FedsimError: if runs are missing.
     """
-    absent = [f"Dir({pair.beta:g}), seed {pair.seed}, {w}" for pair in wanted for w in missing(pair, found)]
+    absent = [
+        f"Dir({pair.beta:g}), seed {pair.seed}, {way}"
+        for pair in wanted
+        for way in list_missing_ways(pair, found)
+    ]
     if absent:
         total = len(WAYS) * len(wanted)
         named = "; ".join(absent)
@@ -66,7 +71,9 @@ def section(wanted: Sequence[Pair], found: Found) -> str:
     lines = [["data", *heads], ["---"] * (len(heads) + 1)]
     for beta in BETAS:
         own = [pair for pair in wanted if pair.beta == beta]
-        lines.append([f"Dir({beta:g})", *row({w: [found[pair.key(w)] for pair in own] for w in WAYS})])
+        lines.append(
+            [f"Dir({beta:g})", *render_row({w: [found[pair.make_key(w)] for pair in own] for w in WAYS})]
+        )
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     about = ABOUT.format(alike=ALIKE, epochs=wanted[0].epochs, seeds=", ".join(map(str, SEEDS)))
     items = "".join(f" --set '{item}'" for item in wanted[0].sets)

@@ -43,15 +43,11 @@ class _Runner:
 _HERE: dict[str, Worker] = {}  # one entry, in worker processes only: an initialiser returns nothing
 
 
-def settle() -> None:
-    """Make this a worker process: on one thread, and gone when its parent is."""
+def _begin(make_worker: Callable[..., Worker], arguments: tuple[Any, ...]) -> None:
+    """Begin a worker process: on one thread, and gone when its parent is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     torch.set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _begin(make_worker: Callable[..., Worker], arguments: tuple[Any, ...]) -> None:
-    settle()
     _HERE["worker"] = make_worker(*arguments)
 
 

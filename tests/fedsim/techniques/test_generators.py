@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.similarity.features import mean_cosine, pooled, similarity
+from benchmarks.similarity.features import compute_mean_cosine, measure_similarity, pool_features
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import rng, tree
 from fedsim.core import Progress
@@ -229,9 +229,11 @@ def test_similarity_is_the_mean_cosine_of_pooled_features() -> None:
     draw = np.random.default_rng(4)
     a, b = draw.normal(size=(3, 5)), draw.normal(size=(7, 5))
     one, other = (m / np.linalg.norm(m, axis=-1, keepdims=True) for m in (a, b))
-    assert mean_cosine(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx((one @ other.T).mean())
+    assert compute_mean_cosine(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(
+        (one @ other.T).mean()
+    )
     maps = draw.normal(size=(2, 3, 4, 4))
-    np.testing.assert_allclose(pooled(torch.from_numpy(maps)).numpy(), maps.mean((2, 3)))
+    np.testing.assert_allclose(pool_features(torch.from_numpy(maps)).numpy(), maps.mean((2, 3)))
 
 
 def test_a_generator_of_the_real_features_is_like_those_of_the_same_class() -> None:
@@ -243,7 +245,7 @@ def test_a_generator_of_the_real_features_is_like_those_of_the_same_class() -> N
     x, y = torch.from_numpy(test.x.copy()), torch.from_numpy(test.y.copy())
     means = torch.stack([net.features(params, x[y == c]).mean(0) for c in range(4)])
     ideal = replace(method.generator(population.context(0)), net=_Means(means))  # type: ignore[arg-type]
-    found = similarity(population, ideal, {}, params, rng.stream(0, "similarity"))
+    found = measure_similarity(population, ideal, {}, params, rng.stream(0, "similarity"))
     assert found["same"] > 0.6
     assert found["same"] > found["other"] + 0.2
     assert list(found["classes"]) == [f"class {c}" for c in range(4)]
