@@ -183,8 +183,11 @@ def _make_groups(
     datasets = [find_row(group.members[0]).dataset for group in groups]
     comparable = [baseline is None or name in ("", datasets[baseline]) for name in datasets]
     lower = is_lower_better(metric)
+    diverged = {index for index, group in enumerate(groups) if group.not_finite}
     measures = {
-        name: measure_groups([_list_figures(row, name) for row in rows], baseline, comparable, lower)
+        name: measure_groups(
+            [_list_figures(row, name) for row in rows], baseline, comparable, lower, diverged
+        )
         for name in MEASURES
     }
     return [

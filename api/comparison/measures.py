@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean, stdev
 from typing import Self, TypeAlias
 
@@ -41,11 +41,18 @@ class Measure(Spread):
     p_adjusted: float | None = Field(
         None, description="The p-value of the difference, adjusted by Holm for the number of groups."
     )
-    is_best: bool = Field(False, description="Whether no other group has a better mean.")
+    is_best: bool = Field(
+        False,
+        description="Whether no group without diverged runs has a better mean; never of a group with one.",
+    )
 
 
 def measure_groups(
-    groups: Sequence[Figures], baseline: int | None, comparable: Sequence[bool], lower_is_better: bool
+    groups: Sequence[Figures],
+    baseline: int | None,
+    comparable: Sequence[bool],
+    lower_is_better: bool,
+    diverged: Collection[int] = (),
 ) -> list[Measure | None]:
     """Compute a score over each group, and its difference from the baseline group.
 
@@ -54,6 +61,8 @@ def measure_groups(
         baseline: index of the baseline group; None for no differences.
         comparable: whether each group has the data of the baseline; other groups have no difference.
         lower_is_better: direction of the score.
+        diverged: indices of the groups with a run whose score is not finite. None of them is the best: the
+            mean is over the other runs.
 
     Returns:
         One measure for each group; None for a group without scores.
@@ -69,15 +78,15 @@ def measure_groups(
     p_values = [each.p_value for each in differences if each and each.p_value is not None]
     adjusted = dict(zip(tested, adjust_holm(p_values), strict=True))
     sign = -1.0 if lower_is_better else 1.0
-    means = [sign * each.mean for each in found if each]
-    best = max(means) if len(means) > 1 and all(comparable) else None
+    means = [sign * each.mean for index, each in enumerate(found) if each and index not in diverged]
+    best = max(means, default=None) if len(list(filter(None, found))) > 1 and all(comparable) else None
     return [
         each
         and each.model_copy(
             update={
                 "difference": differences[index],
                 "p_adjusted": adjusted.get(index),
-                "is_best": sign * each.mean == best,
+                "is_best": sign * each.mean == best and index not in diverged,
             }
         )
         for index, each in enumerate(found)

@@ -21,8 +21,8 @@ class PairedDifference:
     Attributes:
         mean: of the differences.
         deviation: their sample standard deviation; None for one pair.
-        low, high: ends of the confidence interval of the mean; None for one pair.
-        p_value: of the two-sided paired t-test; None for one pair.
+        low, high: ends of the confidence interval of the mean; None without one.
+        p_value: of the two-sided paired t-test; None without an interval.
         pairs: number of pairs.
         confidence: of the interval, such as 0.95.
     """
@@ -54,8 +54,9 @@ def compare_paired(
         confidence: of the interval, between 0 and 1.
 
     Returns:
-        The mean of `values - baseline` with its interval. If all differences are equal, the interval is that
-        one number, and the p-value is 1 if the number is 0, else 0.
+        The mean of `values - baseline` with its interval. One pair has no interval, and neither have equal
+        differences other than 0: scores on a grid may agree by chance, and a t-test would call this certain.
+        If all differences are 0, the interval is 0 and the p-value 1.
 
     Raises:
         ValueError: if there are no pairs, the lengths differ, or a figure is not finite.
@@ -80,7 +81,9 @@ def compare_paired(
     deviation = float(differences.std(ddof=1))
     # Equal differences leave rounding errors in the deviation, of which a t-test would make a tiny p-value.
     if deviation <= 1e-12 * max(1.0, float(np.abs(differences).max())):
-        return PairedDifference(mean, 0.0, mean, mean, 1.0 if mean == 0 else 0.0, pairs, confidence)
+        if mean == 0:
+            return PairedDifference(0.0, 0.0, 0.0, 0.0, 1.0, pairs, confidence)
+        return PairedDifference(mean, 0.0, None, None, None, pairs, confidence)
     from scipy import stats  # slow to import
 
     test = stats.ttest_1samp(differences, 0.0)
@@ -125,10 +128,8 @@ def count_pairs_to_tell(
         The smallest number of pairs; None if the difference has no deviation to compute it from, is 0, or
         would need more than 1,000 pairs.
     """
-    if difference.deviation is None or difference.mean == 0:
+    if not difference.deviation or difference.mean == 0:
         return None
-    if difference.deviation == 0:
-        return 2
     effect = abs(difference.mean) / difference.deviation
     high = 2
     while _compute_power(effect, high, significance) < power:

@@ -118,8 +118,13 @@ class Entry(BaseModel):
     code: str
     device: str = "cpu"
 
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a loss of the last round is not finite; the accuracy of such a model is 0 and constant."""
+        return any(name.endswith("loss") and not math.isfinite(value) for name, value in self.final.items())
+
     def read_figure(self, what: str, metric: str) -> float | None:
-        """Return a figure for a table; None if unknown.
+        """Return a figure for a table; None if unknown, NaN for the swing or fall of a run that diverged.
 
         Args:
             what: the value of the `final`, the `best` or the `chosen` round, the `tail`, the `swing` or the
@@ -128,15 +133,14 @@ class Entry(BaseModel):
         """
         if what == "chosen":
             return self.chosen.get("value")
-        if what == "swing":
-            return measure_swing(self.curve)
-        if what == "fall":
-            return measure_fall(self.curve)
+        if what in ("swing", "fall"):
+            measure = measure_swing if what == "swing" else measure_fall
+            return math.nan if self.has_diverged else measure(self.curve)
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
 
     def find_converged(self) -> int | None:
         """Return the first round that is at most a point of accuracy below the tail; None if it diverged."""
-        return find_round(self.curve, self.tail - CONVERGED)
+        return None if self.has_diverged else find_round(self.curve, self.tail - CONVERGED)
 
     def spent_to_converge(self, what: str) -> float | None:
         """Return the rounds or costs until the run converged; None if unknown, NaN if it diverged.

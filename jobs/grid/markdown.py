@@ -184,7 +184,7 @@ def _render_figure(table: Table, runs: Found, what: str) -> list[str]:
         cell: [
             _to_percent(table, v)
             for e in by_seed.values()
-            if (v := e.read_figure(what, table.metric)) is not None
+            if (v := e.read_figure(what, table.metric)) is not None and isfinite(v)
         ]
         for cell, by_seed in runs.items()
     }
@@ -225,7 +225,9 @@ def _pair_differences(table: Table, runs: Found, what: str) -> dict[Cell, list[f
         both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
         pairs = [[e.read_figure(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
         differences[cell] = [
-            _to_percent(table, mine - its) for mine, its in pairs if mine is not None and its is not None
+            _to_percent(table, mine - its)
+            for mine, its in pairs
+            if mine is not None and its is not None and isfinite(mine - its)
         ]
     return differences
 

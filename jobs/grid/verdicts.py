@@ -10,12 +10,18 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from fedsim.base.statistics import PairedDifference, adjust_holm, compare_paired, count_pairs_to_tell
-from jobs.grid.claims import OF_SPENT, SPENT, Claim, Comparison
+from jobs.grid.claims import OF_SPENT, SPENT, Claim, Comparison, Control
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells
 from jobs.grid.journal import Entry
 from jobs.grid.markdown import SUMS
 from jobs.grid.overview import find_curve
 from jobs.grid.table import Table
+
+OF_REACH = ("reach", "reach_best")
+"""The values of `show` for which a run may never come up to the goal."""
+
+FAR = 1_000_000
+"""Rounds by which a run may come too late for the goal, where the outcome should not depend on them."""
 
 Values: TypeAlias = Mapping[int, float]
 """{seed: figure}."""
@@ -43,16 +49,19 @@ class Verdict:
         outcome: the verdict.
         reason: why the claim is not testable, or that the control of a held or reversed claim is not run; ""
             for other verdicts.
-        evidence: the difference of the control that contradicts the claim; "" without one.
+        evidence: the cells and the difference of the control that contradicts the claim; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
-        difference: of the two, paired by seed; None without runs.
-        p_value: of the difference (with `by`, of its distance to that), adjusted by Holm's method for all
-            comparisons of the table; None for `level`, for fewer than two seeds, and if all differences are
-            equal, because then they are counts (bytes, rounds) and not samples.
-        seeds: number of seeds with which the test would find the difference with power 0.8; None if the
-            test has found it, or would need more than 1,000.
+        difference: of the two, paired by seed; None without runs. In "%", of the geometric means, relative to
+            the baseline's.
+        p_value: of the difference (with `by` or a margin, of its distance to that), adjusted by Holm's method
+            for all comparisons of the table that have a p-value; None without an interval, and for sums that
+            differ by the same number with every seed, because they are counts and not samples.
+        seeds: number of seeds with which the test would find the measured difference with power 0.8; None if
+            the test has found it, or would need more than 1,000.
         diverged: seeds that are left out because a figure is not finite: a run diverged, or never reached
             the target of the claim.
+        late: runs that never reached the goal of `reach` or `reach_best`. Each counts as one round more than
+            it has; the outcome is the same for any later round, or the claim is undecided.
         unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
         scale: the factor from the figures to the unit.
     """
@@ -69,6 +78,7 @@ class Verdict:
     p_value: float | None = None
     seeds: int | None = None
     diverged: int = 0
+    late: int = 0
     unit: str = ""
     scale: float = 1.0
 
@@ -79,7 +89,8 @@ class Verdict:
         figures = {"value": self.value, "baseline": self.baseline, "difference": difference}
         return {
             **{**about, "cell": dict(self.cell), "verdict": str(self.outcome), "reason": self.reason},
-            **{**figures, "p_value": self.p_value, "seeds": self.seeds, "diverged": self.diverged},
+            **{**figures, "p_value": self.p_value, "seeds": self.seeds},
+            **{"diverged": self.diverged, "late": self.late},
         }
 
     def describe_cell(self) -> str:
@@ -109,12 +120,27 @@ class Verdict:
         more = list[str]()
         if self.difference is not None and self.difference.pairs == 1:
             more.append("one seed")
-        elif self.outcome is Outcome.UNDECIDED:
-            more.append(f"{self.seeds} seeds would tell" if self.seeds else "over 1,000 seeds would tell")
+        elif self.outcome is Outcome.UNDECIDED and self.difference is not None:
+            more += self._describe_need(self.difference)
+        if self.late:
+            runs = "1 run never comes" if self.late == 1 else f"{self.late} runs never come"
+            more.append(f"{runs} up to the goal")
         if self.diverged:
             how = "diverged" if self.claim.target is None else "never reached the target"
             more.append(f"{self.diverged} {how}")
         return more
+
+    def _describe_need(self, difference: PairedDifference) -> list[str]:
+        """Write how many seeds would tell, and that they would tell against the claim where they would."""
+        if self.late:
+            return []  # the difference is not known
+        if not difference.deviation:
+            return [
+                "no difference with any seed" if difference.mean == 0 else "one difference with all seeds"
+            ]
+        sign = -1 if self.claim.direction == "below" else 1
+        side = " against the claim" if sign * (difference.mean - sign * (self.claim.by or 0.0)) < 0 else ""
+        return [f"about {self.seeds} seeds would tell{side}" if self.seeds else "over 1,000 seeds would tell"]
 
     def format_figures(self) -> str:
         """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they say little."""
@@ -176,8 +202,9 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     control = _compare(claim, claim.control, table, found, cell)
     harmless = {Outcome.HELD} if claim.control.must_hold else {*Outcome} - {Outcome.REVERSED}
     if control.outcome not in harmless:
-        reason, evidence = claim.control.sentence, control.format_difference() or str(control.outcome)
-        return replace(verdict, outcome=Outcome.UNTESTABLE, reason=reason, evidence=evidence)
+        figure = control.format_difference() or str(control.outcome)
+        evidence = f"{_name_control(claim, claim.control, cell)} {figure}"
+        return replace(verdict, outcome=Outcome.UNTESTABLE, reason=claim.control.sentence, evidence=evidence)
     if control.outcome is Outcome.NOT_RUN:
         return replace(verdict, reason="its control is not run")
     # One seed has no interval, and so can contradict nothing.
@@ -185,17 +212,46 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
     return replace(verdict, reason="its control has one seed") if is_single else verdict
 
 
+def _name_control(claim: Claim, control: Control, cell: Mapping[str, str]) -> str:
+    """Write the cells of a control, e.g. `Alone against ACE-pFL`, with its own labels of other axes."""
+    here = {**cell, **claim.value, **control.value}
+    own = ", ".join(here[axis] for axis in control.baseline)
+    further = [label for axis, label in control.value.items() if axis not in control.baseline]
+    return ", ".join([f"{own} against {', '.join(control.baseline.values())}", *further])
+
+
 def _compare(
     claim: Claim, comparison: Comparison, table: Table, found: Found, cell: Mapping[str, str]
 ) -> Verdict:
+    verdict = _compare_figures(claim, comparison, table, found, cell)
+    if not verdict.late:
+        return verdict
+    # The true rounds of a run that is late are unknown: the outcome has to be the same however late it is.
+    far = _compare_figures(claim, comparison, table, found, cell, delay=FAR)
+    if far.outcome is verdict.outcome and far.outcome in (Outcome.HELD, Outcome.REVERSED):
+        return verdict
+    open_ = Outcome.UNDECIDED if comparison.margin is None else Outcome.CROSSING
+    return replace(verdict, outcome=open_, p_value=None, seeds=None)
+
+
+def _compare_figures(
+    claim: Claim,
+    comparison: Comparison,
+    table: Table,
+    found: Found,
+    cell: Mapping[str, str],
+    delay: int = 1,
+) -> Verdict:
+    """Compare two cells; a run that never comes up to the goal counts as `delay` rounds late."""
     here = {**cell, **claim.value, **comparison.value}
     there = {**here, **comparison.baseline}
-    own, other = (_collect(comparison, table, found, labels) for labels in (here, there))
-    values, baseline = own, other
+    pairs = [(here, there)]
     if comparison.more_than:
-        values = _subtract(own, other)
-        pair = ({**labels, **comparison.more_than} for labels in (here, there))
-        baseline = _subtract(*(_collect(comparison, table, found, labels) for labels in pair))
+        pairs.append(({**here, **comparison.more_than}, {**there, **comparison.more_than}))
+    read = [[_collect(comparison, table, found, labels, delay) for labels in pair] for pair in pairs]
+    values, baseline = read[0]
+    if comparison.more_than:
+        values, baseline = _subtract(values, baseline), _subtract(*read[1])
     shared = sorted(values.keys() & baseline.keys())
     finite = [seed for seed in shared if math.isfinite(values[seed] - baseline[seed])]
     if shared and not finite and comparison.target is not None:
@@ -204,28 +260,60 @@ def _compare(
     if not finite:
         return Verdict(claim, table.name, cell, Outcome.NOT_RUN, diverged=len(shared))
     figures, others = [values[seed] for seed in finite], [baseline[seed] for seed in finite]
-    difference = judged = compare_paired(figures, others)
-    if comparison.by is not None:
-        shift = comparison.by if comparison.direction == "above" else -comparison.by
-        judged = compare_paired(figures, [other + shift for other in others])
+    unit, scale = _choose_unit(comparison, table, min(figures + others))
+    difference, judged = _compare_pairs(comparison, figures, others, unit)
     outcome = decide(judged, comparison.direction, comparison.margin)
-    level = fmean(others)
-    unit, scale = _choose_unit(comparison, table, level)
-    is_sampled = difference.deviation != 0
+    labels = [each for pair in pairs for each in pair]
     return Verdict(
         claim=claim,
         table=table.name,
         cell=cell,
         outcome=outcome,
         value=fmean(figures),
-        baseline=level,
+        baseline=fmean(others),
         difference=difference,
-        p_value=judged.p_value if is_sampled and comparison.margin is None else None,
+        p_value=_find_p_value(comparison, figures, others, judged),
         seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
+        late=sum(_count_late(comparison, table, found, each, finite) for each in labels),
         unit=unit,
         scale=scale,
     )
+
+
+def _compare_pairs(
+    comparison: Comparison, figures: Sequence[float], others: Sequence[float], unit: str
+) -> tuple[PairedDifference, PairedDifference]:
+    """Return the difference that is shown, and the one that decides: of the logarithms, or beyond `by`."""
+    if unit == "%":
+        judged = compare_paired([math.log(each) for each in figures], [math.log(each) for each in others])
+        if judged.deviation == 0 and _is_counted(comparison):
+            judged = replace(judged, low=judged.mean, high=judged.mean)
+        low, high = (None if end is None else math.expm1(end) for end in (judged.low, judged.high))
+        return replace(judged, mean=math.expm1(judged.mean), low=low, high=high), judged
+    difference = compare_paired(figures, others)
+    if comparison.by is None:
+        return difference, difference
+    shift = comparison.by if comparison.direction == "above" else -comparison.by
+    return difference, compare_paired(figures, [other + shift for other in others])
+
+
+def _is_counted(comparison: Comparison) -> bool:
+    """Whether the figures are sums of whole runs, such as bytes: equal differences of them are no chance."""
+    return comparison.metric in SUMS or (comparison.show == "spent" and comparison.target is None)
+
+
+def _find_p_value(
+    comparison: Comparison, figures: Sequence[float], others: Sequence[float], judged: PairedDifference
+) -> float | None:
+    """Return the p-value: below 0.05 exactly if the interval lies on one side of 0, `by`, or each margin."""
+    if comparison.margin is None:
+        return judged.p_value
+    ends = [-comparison.margin, *([comparison.margin] if comparison.direction == "level" else [])]
+    tests = {end: compare_paired(figures, [other + end for other in others]).p_value for end in ends}
+    beyond = [p for end, p in tests.items() if end * (judged.mean - end) > 0]
+    known = [p for p in beyond or tests.values() if p is not None]
+    return max(known, default=None)
 
 
 def decide(difference: PairedDifference, direction: str, margin: float | None) -> Outcome:
@@ -250,14 +338,26 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
     return {1: Outcome.HELD, -1: Outcome.REVERSED, 0: Outcome.UNDECIDED}[sign]
 
 
-def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str]) -> Values:
+def _collect(
+    comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str], delay: int
+) -> Values:
     """Collect the figures of one cell, by seed."""
     cell: Cell = tuple(labels[axis] for axis in table.axes)
-    if comparison.show in ("reach", "reach_best"):
+    if comparison.show in OF_REACH:
         rounds = count_rounds(table, found, cell, comparison.show)
-        return {seed: n or found[cell][seed].rounds + 1 for seed, n in rounds.items()}
+        return {seed: n or found[cell][seed].rounds + delay for seed, n in rounds.items()}
     figures = {seed: _read_figure(comparison, table, entry) for seed, entry in found.get(cell, {}).items()}
     return {seed: figure for seed, figure in figures.items() if figure is not None}
+
+
+def _count_late(
+    comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str], seeds: Sequence[int]
+) -> int:
+    """Count the runs of a cell that never come up to the goal."""
+    if comparison.show not in OF_REACH:
+        return 0
+    rounds = count_rounds(table, found, tuple(labels[axis] for axis in table.axes), comparison.show)
+    return sum(rounds[seed] is None for seed in seeds)
 
 
 def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | None:
@@ -281,13 +381,13 @@ def _subtract(values: Values, baseline: Values) -> Values:
     return {seed: values[seed] - baseline[seed] for seed in values.keys() & baseline.keys()}
 
 
-def _choose_unit(comparison: Comparison, table: Table, baseline: float) -> tuple[str, float]:
+def _choose_unit(comparison: Comparison, table: Table, smallest: float) -> tuple[str, float]:
     metric = comparison.metric or table.metric
     spent = comparison.show in OF_SPENT and metric in SPENT[1:]
-    if comparison.show in ("reach", "reach_best", *OF_SPENT) and not spent:
+    if comparison.show in (*OF_REACH, *OF_SPENT) and not spent:
         return "rounds", 1.0
-    if (metric in SUMS or spent) and baseline and not comparison.more_than:
-        return "%", 100 / baseline
+    if (metric in SUMS or spent) and smallest > 0 and not comparison.more_than:
+        return "%", 100.0
     if table.percent and "accuracy" in metric:
         return "points", 100.0
     return "", 1.0

@@ -72,10 +72,11 @@ function formatSpread({ mean, deviation }, write, isCost = false) {
 function formatDifference(metric, group, key, baseline) {
   if (group.name === baseline) return "baseline";
   if (!group[key]?.difference) return "–";
-  const { difference: { mean, low, high }, p_adjusted: p } = group[key];
+  const { difference: { mean, low, high, pairs }, p_adjusted: p } = group[key];
   const write = (value) => measure(metric, value).replace("-", "−");
   const text = `${mean > 0 ? "+" : ""}${write(mean)}`;
-  return p === null ? `${text} (1 seed)` : `${text} [${write(low)}, ${write(high)}], p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`}`;
+  if (p === null) return `${text} (${pairs === 1 ? "1 seed" : `with all ${pairs} seeds`})`;
+  return `${text} [${write(low)}, ${write(high)}], p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`}`;
 }
 
 // The fields that differ between the groups with results, with the value of each; null if none differs.

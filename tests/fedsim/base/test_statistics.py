@@ -29,11 +29,13 @@ def test_the_sign_is_told_only_by_an_interval_without_0():
     assert compare_paired([1.0], [0.0]).sign == 0
 
 
-def test_equal_differences_have_no_interval_beyond_themselves():
+def test_equal_differences_have_no_interval_unless_they_are_0():
     difference = compare_paired([0.3, 0.4, 0.5], [0.1, 0.2, 0.3])
-    assert difference.low == difference.high == difference.mean
-    assert difference.p_value == 0.0
-    assert compare_paired([0.3, 0.4], [0.3, 0.4]).p_value == 1.0
+    assert difference.mean == pytest.approx(0.2)
+    assert (difference.low, difference.high, difference.p_value, difference.sign) == (None, None, None, 0)
+    assert count_pairs_to_tell(difference) is None
+    same = compare_paired([0.3, 0.4], [0.3, 0.4])
+    assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(

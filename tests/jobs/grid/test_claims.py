@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -78,7 +80,12 @@ def test_level_is_a_matter_of_its_margin(table: Table) -> None:
     told = with_claims(table, *claims)
     verdicts = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
     assert [v.outcome for v in verdicts] == [Outcome.HELD, Outcome.CROSSING, Outcome.REVERSED]
-    assert {v.p_value for v in verdicts} == {None}
+    # Two one-sided tests inside a margin, each at 2.5 %; the test beyond its end where the mean is outside.
+    ends = [(-0.2, 0.2), (-0.11, 0.11), (0.05,)]
+    tests = [
+        max(stats.ttest_1samp([0.10, 0.11, 0.12], end).pvalue if end else 0 for end in each) for each in ends
+    ]
+    assert [v.p_value for v in verdicts] == pytest.approx(adjust_holm(tests))
 
 
 def test_no_less_is_decided_by_the_lower_end_of_the_margin(table: Table) -> None:
@@ -91,6 +98,19 @@ def test_no_less_is_decided_by_the_lower_end_of_the_margin(table: Table) -> None
         ([-0.10, -0.11, -0.12], Outcome.REVERSED),
     ):
         assert [v.outcome for v in judge_claims(told, plant(told, differences))] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin"),
+    [([0.01, 0.03, -0.01], 0.06), ([0.01, 0.03, -0.01], 0.05), ([0.3, 0.1, 0.2], 0.1)],
+)
+def test_a_margin_is_kept_or_missed_exactly_where_p_is_below_5_percent(
+    table: Table, differences: list[float], margin: float
+) -> None:
+    told = with_claims(table, {**BETTER, **IID, "direction": "level", "margin": margin})
+    [verdict] = judge_claims(told, plant(told, differences))
+    assert verdict.p_value is not None
+    assert (verdict.outcome is Outcome.CROSSING) == (verdict.p_value > 0.05)
 
 
 def test_a_control_has_the_labels_of_its_claim(table: Table) -> None:
@@ -142,7 +162,9 @@ def test_a_control_that_is_reversed_leaves_nothing_to_tell(table: Table) -> None
     control = {"value": STRONG, "baseline": PLAIN, "direction": "below", "sentence": "plain is weak"}
     told = with_claims(table, {**BETTER, **IID, "control": control})
     [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
-    assert verdict.describe().startswith("not testable at this scale (plain is weak: +11.00 [")
+    assert verdict.describe().startswith(
+        "not testable at this scale (plain is weak: strong against plain +11.00 ["
+    )
     [open_] = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
     assert open_.outcome is Outcome.UNDECIDED
 
@@ -156,7 +178,8 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
         [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
         assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
     [missing] = judge_claims(told, clear)
-    without = "not testable at this scale (plain is weak: not run)" if must_hold else UNCONTROLLED
+    named = "not testable at this scale (plain is weak: strong against plain, Dir(1) not run)"
+    without = named if must_hold else UNCONTROLLED
     assert missing.describe() == without
 
 
@@ -240,16 +263,59 @@ def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(tab
     assert verdict.difference is not None
     assert verdict.value == pytest.approx((2 + 1 + 3) / 3)
     assert (verdict.baseline, verdict.difference.mean, verdict.unit) == (2, 0, "rounds")
-    assert verdict.p_value == 1
+    assert verdict.describe() == "no difference to tell (1 run never comes up to the goal)"
+    assert verdict.p_value is None
 
 
-def test_rounds_that_differ_by_the_same_number_have_no_p_value(table: Table) -> None:
+@pytest.mark.parametrize(("late", "outcome"), [(1, Outcome.UNDECIDED), (3, Outcome.HELD)])
+def test_a_verdict_does_not_depend_on_how_late_a_run_is(table: Table, late: int, outcome: Outcome) -> None:
+    """`plain` comes up to the goal of `strong` in rounds 18 to 20 of 20, or never, which counts as 21."""
+    claim = {**BETTER, **IID, "value": STRONG, "baseline": PLAIN, "show": "reach", "direction": "below"}
+    told = with_claims(table, claim).model_copy(update={"against": "strong"})
+    runs = plant(told, [0.0, 0.0, 0.0])
+    for key, run in runs.items():
+        is_late = run.labels["mu"] == "plain" and run.seed <= late
+        first = run.seed if run.labels["mu"] == "strong" else 17 + run.seed
+        curve = {n: run.tail if n >= first and not is_late else 0.1 for n in range(1, 21)}
+        final = run.final if run.labels["mu"] == "strong" or not is_late else {**run.final, told.metric: 0.1}
+        runs[key] = run.model_copy(update={"curve": curve, "rounds": 20, "final": final})
+    [verdict] = judge_claims(told, runs)
+    assert (verdict.outcome, verdict.late) == (outcome, late)
+
+
+def test_scores_that_differ_by_the_same_number_tell_nothing(table: Table) -> None:
     """Curves have two points: a difference of one round for all seeds is the distance between the points."""
     told = with_claims(table, {**BETTER, **IID, "show": "reach", "direction": "below"})
     [verdict] = judge_claims(told, plant(told, [0.60, 0.60, 0.60]))
     assert verdict.difference is not None
     assert (verdict.difference.mean, verdict.difference.deviation, verdict.p_value) == (-1, 0, None)
-    assert verdict.outcome is Outcome.HELD
+    assert verdict.describe() == "no difference to tell (one difference with all seeds)"
+
+
+def test_an_open_difference_against_the_claim_is_named(table: Table) -> None:
+    told = with_claims(table, {**BETTER, **IID})
+    [verdict] = judge_claims(told, plant(told, [-0.10, 0.01, -0.08]))
+    assert (
+        verdict.describe()
+        == f"no difference to tell (about {verdict.seeds} seeds would tell against the claim)"
+    )
+
+
+def test_percent_are_those_of_the_geometric_means(table: Table) -> None:
+    """The interval is that of the logarithms, so no end of it is below -100 %."""
+    told = with_claims(table, {**BETTER, **IID, "metric": "up", "direction": "below"})
+    sent = {("strong", 1): 5, ("strong", 2): 60, ("strong", 3): 20, ("plain", 1): 100, ("plain", 2): 110}
+    runs = {
+        key: run.model_copy(update={"bytes": {"up": sent.get((run.labels["mu"], run.seed), 90)}})
+        for key, run in plant(told, [0.0, 0.0, 0.0]).items()
+    }
+    [verdict] = judge_claims(told, runs)
+    test = stats.ttest_1samp(np.log([5 / 100, 60 / 110, 20 / 90]), 0.0)
+    low, high = np.expm1(np.array(test.confidence_interval(0.95)))
+    assert verdict.difference is not None
+    assert (verdict.difference.low, verdict.difference.high) == pytest.approx((low, high))
+    assert verdict.p_value == pytest.approx(test.pvalue)
+    assert verdict.difference.low > -1
 
 
 def test_sums_are_compared_in_percent_of_the_baseline(table: Table) -> None:
@@ -327,9 +393,18 @@ def test_a_claim_may_be_about_what_a_run_spends_until_it_converges(
     if strong is None or plain is None:
         assert verdict.outcome is Outcome.NOT_RUN
         return
-    assert (verdict.outcome, verdict.value, verdict.baseline) == (Outcome.HELD, strong, plain)
-    assert verdict.unit == unit
-    assert unit != "%" or verdict.scale == pytest.approx(100 / plain)
+    assert verdict.difference is not None
+    assert (verdict.value, verdict.baseline, verdict.unit) == (strong, plain, unit)
+    expected = strong / plain - 1 if unit == "%" else strong - plain
+    assert verdict.difference.mean == pytest.approx(expected)
+
+
+def test_a_run_that_diverged_has_not_converged(table: Table) -> None:
+    """Its accuracy is 0 in every round, and so its curve is flat."""
+    [run, *_] = plant(with_claims(table, BETTER), [0.1, 0.1, 0.1]).values()
+    lost = run.model_copy(update={"final": {**run.final, "global_loss": math.nan}, "curve": {1: 0.0, 2: 0.0}})
+    assert (run.find_converged(), lost.find_converged()) == (2, None)
+    assert math.isnan(lost.read_figure("swing", "global_accuracy") or 0.0)
 
 
 def test_a_table_shows_what_runs_spend_until_they_converge(table: Table) -> None:
@@ -351,11 +426,12 @@ def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> 
     target = {**BETTER, **IID, "show": "spent", "target": 0.55, "metric": "joules", "direction": "below"}
     far, total = {**target, "id": "far", "target": 0.9}, {**target, "id": "total", "target": None}
     told = with_claims(table, target, far, total)
-    spent = {1: Spending(bytes=1, joules=10.0), 2: Spending(bytes=2, joules=40.0)}
     runs = plant(told, [0.1, 0.1, 0.1])
     for key, run in runs.items():
         strong, missed = run.labels["mu"] == "strong", run.seed == 3
         curve = {1: 0.6, 2: 0.5} if strong else {1: 0.4, 2: 0.5 if missed else 0.55}
+        first = 10.0 + (run.seed - 1.5 if run.seed < 3 else 0.0)
+        spent = {1: Spending(bytes=1, joules=first), 2: Spending(bytes=2, joules=40.0)}
         runs[key] = run.model_copy(update={"curve": curve, "spent": spent})
     reached, never, whole = judge_claims(told, runs)
     assert (reached.outcome, reached.value, reached.baseline) == (Outcome.HELD, 10.0, 40.0)
