@@ -176,6 +176,22 @@ class UpdatePostprocessing(ABC):
         """The complete update."""
 
 
+class SentUpdates(ABC):
+    """Has client states that the server's state mirrors, such as controls whose mean the server keeps."""
+
+    @abstractmethod
+    def match_sent_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> Tree:
+        """The client state that belongs to what the server receives.
+
+        It is asked for after clipping, noise or compression has changed the upload.
+
+        Args:
+            ctx: the round, for this client.
+            task: as in training.
+            update: with the changed upload, and with the client state of the unchanged one.
+        """
+
+
 # the server, after the round
 
 

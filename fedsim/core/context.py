@@ -39,6 +39,7 @@ class Context:
         clock: simulated seconds at the start of the round, on the server of a run with devices; else 0.
         limits: {client: its epochs, or its steps with `local.steps`}, for clients that do less than `local`
             says, because of a deadline.
+        usual_local: the local training of clients without a limit, where `local` is that of one with a limit.
     """
 
     round: int
@@ -58,6 +59,7 @@ class Context:
     device: torch.device = CPU
     clock: float = 0.0
     limits: Mapping[int, int] = field(default_factory=dict)
+    usual_local: LocalTraining | None = None
 
     @property
     def net(self) -> Net:
@@ -92,7 +94,7 @@ class Context:
 
     def limit_work(self, amount: int) -> Context:
         """Return this round with so many epochs, or so many steps with `local.steps`."""
-        return replace(self, local=self.local.limit_work(amount), limits={})
+        return replace(self, local=self.local.limit_work(amount), limits={}, usual_local=self.local)
 
     def for_architecture(self, architecture: int) -> Context:
         """Return this round with one architecture."""

@@ -23,6 +23,7 @@ from fedsim.core.capabilities import (
     PersonalBroadcast,
     PersonalModels,
     RoundNoise,
+    SentUpdates,
     ServerTraining,
     StepNoise,
     SurveyPayload,
@@ -77,6 +78,7 @@ class Wrapper(
     PersonalBroadcast,
     PersonalModels,
     RoundNoise,
+    SentUpdates,
     ServerTraining,
     StepNoise,
     SurveyPayload,
@@ -138,6 +140,7 @@ class Wrapper(
     draw_round_noise = _forward("draw_round_noise")
     draw_step_noise = _forward("draw_step_noise")
     postprocess_update = _forward("postprocess_update")
+    match_sent_update = _forward("match_sent_update")
     train_server = _forward("train_server")
     broadcast_personal = _forward("broadcast_personal")
     instructs_personal = _forward("instructs_personal")

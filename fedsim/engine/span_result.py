@@ -195,7 +195,10 @@ def make_client_sums(
         else:
             made.bytes_up.update(_payload_cost(algorithm, ctx, name, payload))
         vector = tree.flatten(payload)
-        made.vectors[slot] = vector if reduction is Reduction.SUM else vector.mul_(weight)
+        if reduction is not Reduction.SUM:
+            # A client of weight 0 counts for nothing, also if its model has diverged: 0 times NaN is NaN.
+            vector = vector.mul_(weight) if weight else vector.zero_()
+        made.vectors[slot] = vector
     return made
 
 

@@ -26,7 +26,13 @@ from fedsim.core import ClientTask, ClientUpdate, Context
 from fedsim.core.capabilities import PayloadAccounting, count_bytes
 from fedsim.core.wrapper import Wrapper
 from fedsim.uploads.compressors import Compressed, Compressor
-from fedsim.uploads.model_updates import find_payload_kinds, read_update, require_model_updates, write_update
+from fedsim.uploads.model_updates import (
+    find_payload_kinds,
+    read_update,
+    replace_upload,
+    require_model_updates,
+    write_update,
+)
 
 BASE = "base"
 RESIDUAL = "residual"
@@ -104,7 +110,7 @@ class CompressedUpdates(Wrapper):
             left[name] = {**left.get(name, {}), **tree.map(lambda a, b: (a - b).float(), wanted, got)}
         upload = write_update(kinds, task.broadcast, read, {name: update.upload[name] for name in kinds})
         packed = {name: CompressedPayload(payload, sizes[name]) for name, payload in upload.items()}
-        update = update._replace(upload={**update.upload, **packed})
+        update = replace_upload(self.base, ctx, self.base_value(task), update, packed)
         if not self.compressor.keeps_residual:
             return update
         return update._replace(client_state={BASE: update.client_state, RESIDUAL: left})

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Reduction
-from fedsim.core.capabilities import ServerTraining
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Reduction
+from fedsim.core.capabilities import SentUpdates, ServerTraining, capability
 from fedsim.core.wrapper import Wrapper
 from fedsim.models.net import Net
 
@@ -115,6 +115,25 @@ def write_update(
         for name, kind in uploads.items()
     }
     return sent if pattern is None else {name: tree.cast_like(sent[name], pattern[name]) for name in sent}
+
+
+def replace_upload(
+    algorithm: Algorithm, ctx: Context, task: ClientTask, update: ClientUpdate, upload: Mapping[str, Tree]
+) -> ClientUpdate:
+    """Return the update with another upload, and with the client state that belongs to it.
+
+    Args:
+        algorithm: that made the update.
+        ctx: the round, for this client.
+        task: with the algorithm's own client state.
+        update: as the algorithm made it.
+        upload: what the client sends instead.
+    """
+    changed = update._replace(upload={**update.upload, **upload})
+    mirrored = capability(algorithm, SentUpdates)
+    if mirrored is None:
+        return changed
+    return changed._replace(client_state=mirrored.match_sent_update(ctx, task, changed))
 
 
 def _select_start(kind: Reduction, broadcast: Tree, name: str) -> Tree | None:

@@ -52,6 +52,7 @@ from fedsim.uploads.model_updates import (
     ModelUpdate,
     explain_statistics,
     read_update,
+    replace_upload,
     require_model_updates,
     unwrap,
     write_update,
@@ -313,7 +314,7 @@ class PrivateUpdates(StatefulWrapper):
             upload[ENVELOPE] = {}
         if self.adaptive is not None:
             upload[BELOW] = {"half": torch.where(norm <= bound, 0.5, -0.5).to(torch.float32)}
-        return update._replace(upload=upload)
+        return replace_upload(self.base, ctx, self.base_value(task), update, upload)
 
 
 def _hide_cohort(reduced: ReducedUpdates, payloads: Mapping[str, Any], size: int) -> ReducedUpdates:

@@ -97,6 +97,9 @@ def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
     said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
     if said:
         parts.append(f"In the paper: {'; '.join(said)}.")
+    parts += dict.fromkeys(
+        _describe_margin(verdict) for verdict in verdicts if verdict.claim.margin is not None
+    )
     reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.evidence)
     parts += [f"The control contradicts it: {reason}." for reason in reasons]
     heads = ["table", "cells", "verdict", "figures", "difference", "p (Holm)"]
@@ -108,6 +111,13 @@ def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
         for verdict in verdicts
     ]
     return [*parts, make_lines(heads, rows)]
+
+
+def _describe_margin(verdict: Verdict) -> str:
+    """Write the margin of a claim: how far from 0, on which side, and in which table."""
+    side = "on both sides of" if verdict.claim.direction == "level" else "below"
+    size = f"{(verdict.claim.margin or 0.0) * verdict.scale:g} {verdict.unit}".rstrip()
+    return f"The margin is {size} {side} 0 (`{verdict.table}`)."
 
 
 def _mark(verdict: Verdict) -> str:

@@ -15,8 +15,9 @@ With D = w - (the clients' mean), the heavy ball is v <- beta v + D, w <- w - v.
 FedAvgM often use the moving average v <- beta v + (1 - beta) D instead. Its steps are shorter, in the long
 run by the factor 1 - beta; a beta tuned for one form does not suit the other.
 
-Deviations: v is the difference of the server's models after rounding. Statistics of normalisation layers are
-replaced by the mean, without momentum.
+Deviations: here are the heavy ball of the paper's text and the moving average; Flower's baseline reads the
+paper's experiments as Nesterov's momentum. v is the difference of the server's models after rounding.
+Statistics of normalisation layers are replaced by the mean, without momentum.
 
 Reference result: see docs/results/kdia.md.
 """

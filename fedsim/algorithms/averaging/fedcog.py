@@ -17,9 +17,10 @@ descend
 
     CE(global(x), y) + lambda_dis (1 - JS(global(x), previous(x))),
 
-where JS is the mean Jensen-Shannon divergence, with probabilities clamped to 0.01 and 0.99. It keeps the
-inputs of the best step, with the global model's logits. Each local step then adds to the cross-entropy
-lambda_kd KL(global || student) on a batch of these inputs, drawn at random.
+where JS is (KL(M || P) + KL(M || Q)) / 2 as in the authors' code, with M the mean of the predictions P and Q
+and with probabilities clamped to 0.01 and 0.99; the Jensen-Shannon divergence has KL(P || M) and KL(Q || M).
+It keeps the inputs of the best step, with the global model's logits. Each local step then adds to the
+cross-entropy lambda_kd KL(global || student) on a batch of these inputs, drawn at random.
 
 Deviations: the real part weighs 1 and the generated part lambda_kd, as in the comparison with KDIA; the
 authors' code weighs them by n and sum (max n - n_c). In a client's first round the global model replaces its

@@ -22,9 +22,11 @@ and c_i as in SCAFFOLD. The server's model becomes the cohort's mean of w_i plus
 clients. The penalty is the regulariser of FedDyn with d_k = h_i but for a constant: FedDC is FedDyn with the
 controls of SCAFFOLD.
 
-Deviations: the controls and the server's mean are those of the authors' code. The paper describes the
-controls as the last changes of the clients, and averages w_i + h_i over the cohort, weighted by numbers of
-examples; its code has equal weights and the drifts of all clients. As in the paper, and unlike its code, all
+Deviations: the controls and the server's mean are those of the authors' code, for clients of equal size. The
+paper describes the controls as the last changes of the clients, and averages w_i + h_i over the cohort,
+weighted by numbers of examples; its code has equal weights and the drifts of all clients. For clients of
+unequal size, the code weighs the change of a control by the client's size, and divides all changes by one
+number of steps times the rate; here both are as in SCAFFOLD. As in the paper, and unlike its code, all
 clients have the same alpha. `alpha: 0` also leaves out the server's drift. Statistics of normalisation layers
 and several architectures are as in FedDyn and SCAFFOLD.
 
@@ -39,7 +41,8 @@ from typing import ClassVar
 from fedsim.algorithms.averaging.feddyn import FedDyn, FedDynState
 from fedsim.algorithms.averaging.scaffold import Scaffold, ScaffoldState
 from fedsim.algorithms.fedavg import FedAvg, zero_weights
-from fedsim.core import Context
+from fedsim.base.tree import Tree
+from fedsim.core import ClientTask, ClientUpdate, Context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +68,8 @@ class FedDC(FedDyn, Scaffold):
         params = FedAvg.init_server_state(self, ctx).params
         zeros = ctx.map_architectures(zero_weights, params)
         return FedDCState(params=params, drift=zeros, control=zeros)
+
+    def match_sent_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> Tree:
+        """The drift and the control, moved by what the server receives."""
+        controlled = update._replace(client_state=Scaffold.match_sent_update(self, ctx, task, update))
+        return super().match_sent_update(ctx, task, controlled)

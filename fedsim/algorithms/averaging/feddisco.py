@@ -120,4 +120,6 @@ def discrepancy(label_counts: Tensor) -> Tensor:
 
 
 def _weighted_sum(leaves: Sequence[Tensor], weights: NDArray[np.float64]) -> Tensor:
-    return sum((w * leaf.double() for leaf, w in zip(leaves, weights.tolist(), strict=True)), torch.zeros(()))
+    """Return the weighted sum; a model of weight 0 counts for nothing, also if it has diverged."""
+    counted = ((weight, leaf) for leaf, weight in zip(leaves, weights.tolist(), strict=True) if weight)
+    return sum((weight * leaf.double() for weight, leaf in counted), torch.zeros_like(leaves[0].double()))

@@ -43,6 +43,7 @@ from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, ServerState
+from fedsim.core.capabilities import SentUpdates
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 
@@ -59,7 +60,7 @@ class FedDynState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(FedAvg):
+class FedDyn(FedAvg, SentUpdates):
     """FedAvg with a dynamic regulariser; `alpha: 0` is FedAvg with equal weights.
 
     Attributes:
@@ -97,6 +98,14 @@ class FedDyn(FedAvg):
         update = super().make_update(ctx, task, trained)
         drift = tree.add(task.client_state["drift"], _change(ctx, task, trained.params))
         return update._replace(client_state={**update.client_state, "drift": drift})
+
+    def match_sent_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> Tree:
+        """The drift grows by the change that the server receives, so that d stays the mean of all d_k."""
+        sent = {**self.initial_params(ctx, task), **update.upload["params"]}
+        return {
+            **update.client_state,
+            "drift": tree.add(task.client_state["drift"], _change(ctx, task, sent)),
+        }
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's state from the mean plus d, with the next d."""

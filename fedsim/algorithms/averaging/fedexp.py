@@ -19,9 +19,9 @@ The mean of the last two models is evaluated and exported, and is each client's 
 single models swing about the optimum. Training goes on from the last one.
 
 Deviations: means are weighted by numbers of examples, as in the authors' code; the code also multiplies
-epsilon by M, which the paper does not. After the first round, the trained model alone is evaluated, as in the
-code. Norms are over the parameters. Statistics of normalisation layers become the mean; those of the last
-model are evaluated.
+epsilon by M, and lets it fall with the square of a falling rate, neither of which is in the paper. After the
+first round, the trained model alone is evaluated, as in the code. Norms are over the parameters. Statistics
+of normalisation layers become the mean; those of the last model are evaluated.
 
 Reference result: see docs/results/common.md.
 """

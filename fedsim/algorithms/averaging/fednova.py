@@ -56,9 +56,10 @@ class FedNova(FedAvg):
     assumes_sgd: ClassVar[bool] = True
 
     def relative_work(self, ctx: Context, steps: int) -> float:
-        """The work a_i of a number of local steps, relative to a client of average size."""
-        usual = ctx.local.steps_for(max(1, ceil(ctx.mean_examples)))
-        return ctx.local.total_step_size(steps) / ctx.local.total_step_size(usual)
+        """The work a_i of a number of local steps, relative to a client of average size without a limit."""
+        local = ctx.usual_local or ctx.local
+        usual = local.steps_for(max(1, ceil(ctx.mean_examples)))
+        return local.total_step_size(steps) / local.total_step_size(usual)
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The client's examples divided by its work, n_i / a_i; 0 for a client without examples."""

@@ -40,6 +40,7 @@ from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.core import Batch, ClientTask, Context, Effort
 from fedsim.models.net import Params
+from fedsim.training.trained_keys import list_moving_keys
 
 NO_NORM = 1e-12
 """Added to |g|, so that a gradient of 0 moves nothing."""
@@ -63,7 +64,7 @@ class FedSAM(FedAvg):
         usual = super().loss
         if not self.rho:
             return usual(ctx, task, params, batch)
-        moving = self.trainable_keys(ctx, task.broadcast)
+        moving = list_moving_keys(ctx, params, self.trainable_keys(ctx, task.broadcast))
 
         def loss_of_weights(weights: Params) -> Tensor:
             return usual(ctx, task, {**params, **weights}, batch)

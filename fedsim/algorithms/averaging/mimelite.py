@@ -100,10 +100,15 @@ class MimeLite(FedAvg, PersonalBroadcast):
         return update._replace(upload={**update.upload, "gradient": self.full_gradient(ctx, task)})
 
     def full_gradient(self, ctx: Context, task: ClientTask) -> Tree:
-        """The gradient of the mean loss of all examples and of the weight decay; 0 without examples."""
+        """The gradient of the mean loss of all examples and of the weight decay.
+
+        It is 0 without examples, and of the weights that do not train in this round.
+        """
         # The memory layout changes rounding: models from training and from a checkpoint get the same one.
         params = tree.map(tree.to_channels_last, self.initial_params(ctx, task))
-        weights = {key: params[key].detach().clone().requires_grad_() for key in task.broadcast["momentum"]}
+        momentum = task.broadcast["momentum"]
+        moving = [key for key in momentum if key not in ctx.frozen]
+        weights = {key: params[key].detach().clone().requires_grad_() for key in moving}
         total = tree.scale(weights, ctx.local.weight_decay * (task.num_examples > 0))
         for batch in task.examples.batches():
             with torch.enable_grad():
@@ -112,7 +117,9 @@ class MimeLite(FedAvg, PersonalBroadcast):
             for key, slope in zip(weights, slopes, strict=True):
                 if slope is not None:
                     total[key] = total[key] + slope * (len(batch.x) / task.num_examples)
-        return tree.map(torch.Tensor.detach, total)
+        return {
+            key: total[key].detach() if key in total else torch.zeros_like(momentum[key]) for key in momentum
+        }
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's state, and the momentum moved to the mean gradient."""

@@ -17,8 +17,9 @@ global and of the client's previous model, the local loss adds the mean over the
 
     mu * -log( exp(cos(z, z_g) / tau) / (exp(cos(z, z_g) / tau) + exp(cos(z, z_p) / tau)) )    (Eq. 3)
 
-Deviations: in a client's first round the term is 0; public code uses randomly initialised models as the
-previous ones. Models without a projection are compared by their features. One previous model is kept.
+Deviations: in a client's first round the term is 0. In the authors' code this is so in round 1 alone; a
+client that first comes later has a randomly initialised model as the previous one. Models without a
+projection are compared by their features. One previous model is kept.
 
 Reference result: see docs/results/kdia.md.
 """

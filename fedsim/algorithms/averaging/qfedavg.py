@@ -12,7 +12,7 @@ Wire:
     server  params
 
 The objective of q-FFL is sum_k p_k F_k^(q+1) / (q + 1). F_k is the mean loss of the received model on the
-examples of client k, and p_k its number of examples. With L = 1 / lr, D_k = L (w - w_k) and
+examples of client k, and p_k its number of examples. With L = 1 / lr for plain SGD, D_k = L (w - w_k) and
 h_k = q F_k^(q-1) |D_k|^2 + L F_k^q, the step of q-FedAvg (Algorithm 2) is
 
     w <- w - sum_k p_k F_k^q D_k / sum_k p_k h_k.
@@ -22,8 +22,10 @@ d_k = q L |w - w_k|^2 / F_k, both with the weights p_k F_k^q. The two forms are 
 With q = 0, every weight is p_k and d is 0: the step is FedAvg's bit for bit.
 
 Deviations: the paper draws clients with the probabilities p_k and counts them equally; fedsim draws them
-uniformly, so that p_k is a weight. A loss below 1e-10 counts as 1e-10, as in the authors' code. Statistics of
-normalisation layers become those of m.
+uniformly, so that p_k is a weight. Its clients run plain SGD at a constant rate; with momentum or a changing
+rate, 1 / L is the mean step of a client of average size, `LocalTraining.total_step_size`. A loss below 1e-10
+counts as 1e-10; the authors' code adds 1e-10 to each loss. Statistics of normalisation layers become those of
+m.
 
 Reference result: see docs/results/common.md.
 """
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, ClassVar
 
 import torch
@@ -79,7 +82,7 @@ class QFedAvg(FedAvg):
         change = tree.sub(tree.select(trained.params, moving), tree.select(received, moving))
         damping = {"d": torch.zeros((), device=task.device)}
         if self.q:
-            factor = self.q / (ctx.local.lr * self._measure_loss(ctx, task))
+            factor = self.q / (_mean_step_size(ctx) * self._measure_loss(ctx, task))
             damping = {"d": (factor * tree.dot(change, change)).float()}
         return update._replace(upload={**update.upload, "damping": damping})
 
@@ -93,3 +96,12 @@ class QFedAvg(FedAvg):
         """F_k: the mean loss of the received model on the client's examples; at least 1e-10, also of none."""
         losses = measure_losses(ctx, task.broadcast["params"], task.examples).double()
         return (losses.sum() / max(len(losses), 1)).clamp(SMALLEST_LOSS, LARGEST_LOSS)
+
+
+def _mean_step_size(ctx: Context) -> float:
+    """1 / L, the same for all clients: the mean change of a weight in a step, of a gradient of -1."""
+    local = ctx.usual_local or ctx.local
+    if not local.momentum and local.has_constant_rate:
+        return local.lr
+    steps = local.steps_for(max(1, ceil(ctx.mean_examples)))
+    return local.total_step_size(steps) / steps

@@ -48,7 +48,7 @@ from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
-from fedsim.core.capabilities import PersonalBroadcast
+from fedsim.core.capabilities import PersonalBroadcast, SentUpdates
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 
@@ -65,7 +65,7 @@ class ScaffoldState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(FedAvg, PersonalBroadcast):
+class Scaffold(FedAvg, PersonalBroadcast, SentUpdates):
     """FedAvg whose clients correct every step by control variates against drift (Algorithm 1, option II).
 
     Attributes:
@@ -110,6 +110,12 @@ class Scaffold(FedAvg, PersonalBroadcast):
         change = self.control_change(ctx, task, trained)
         client_state = {"control": tree.add(task.client_state["control"], change)}
         return update._replace(upload={**update.upload, "control": change}, client_state=client_state)
+
+    def match_sent_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> Tree:
+        """The control moves by the change that the server adds to c, so that c stays the mean of all c_i."""
+        before, change = task.client_state["control"], update.upload["control"]
+        control = {key: before[key] + change[key] if key in change else before[key] for key in before}
+        return {**update.client_state, "control": control}
 
     def control_change(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Tree:
         """The change of the client's control: (w - y) / R - c."""

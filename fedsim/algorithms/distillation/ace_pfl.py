@@ -23,10 +23,11 @@ scored, because the mean needs all clients of round r. With r from 1 and client 
     loss  = alpha1 CE + T_r^2 (alpha2 KL(s^r || s_n) + alpha3 KL(s_n^b || s_n) + alpha4 KL(m || s_n)) (Eq. 4)
 
 with D_v the examples of v's clients, s_n^b the prediction of the client's best model of earlier rounds, and m
-the mean of s^1 to s^(r-1). T_r and its curves are in `fedsim.techniques.soft_predictions`, the loss is in
-`fedsim.techniques.triple_distillation`.
+the mean of those of s^1 to s^(r-1) that the client received. T_r and its curves are in
+`fedsim.techniques.soft_predictions`, the loss is in `fedsim.techniques.triple_distillation`.
 
-Deviations: Eq. 3 prints D_v inside the sum, so its weights do not sum to 1; here they are D_n. Entries that
+Deviations: Eq. 3 prints D_v inside the sum, so its weights do not sum to 1; here the clients of v share the
+weight D_v evenly, also those without examples. Entries that
 are sent are rescaled to the sum 1, and the divergences have the teacher first: with zeros in s^r the printed
 order is infinite. At T = 40 all probabilities are nearly equal, and a class of probability 0 outweighs all
 other terms. With the paper's `unsent: zero` clients diverge; here entries that are not sent share the rest

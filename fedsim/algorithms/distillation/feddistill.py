@@ -20,7 +20,8 @@ client of the cohort holds has no row: it travels as NaN, and its examples have 
 
 Deviations: a client computes its rows with its trained model after its local training, over all its examples;
 the authors sum up logits during training. Rows stand for one round; FedGen's code sums over all rounds, and a
-client that lacks a label sends zeros for it.
+client that lacks a label sends zeros for it. The mean has the client's own row, as in FedGen's code; the
+paper leaves it out. gamma is 1 in that code, and 0.1 here by default.
 
 FedDistill has no global model: clients are scored with their personal models, and records have no
 `global_accuracy`.

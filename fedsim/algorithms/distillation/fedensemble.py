@@ -12,7 +12,8 @@ Wire:
     server  params, and the models of the ensemble
 
 `fedgen` is the variant that FedGen (arXiv:2105.10056) runs under this name: training is FedAvg's, and the
-models of all N users predict together by the sum of their log-probabilities. Users of the last cohort hold
+models of all N users predict together by the mean of their log-probabilities, which chooses the same classes
+as their sum. Users of the last cohort hold
 their trained models; all other users hold the previous global model. The ensemble has therefore one model
 more than the cohort has clients, and the previous global model has the weight of all other users. If all
 clients were in the cohort, the ensemble is their models alone.
@@ -171,7 +172,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         said = torch.stack([ctx.net(each, x).log_softmax(-1) for each in model["models"].values()])
         shares = model["shares"]["of"].to(said.device).view(-1, 1, 1)
         together: Tensor = (
-            (shares * said.exp()).sum(0).log() if self.has_several_models else (shares * said).sum(0)
+            (said + shares.log()).logsumexp(0) if self.has_several_models else (shares * said).sum(0)
         )
         return together
 

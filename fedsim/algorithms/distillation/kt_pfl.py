@@ -27,10 +27,12 @@ Deviations: a round begins with the public examples of the previous round; the o
 paper's. A client is scored at the end of a round, after its own examples, unless `scored_after` is `public`.
 A teacher mixes the clients of the previous cohort, and its row is rescaled to sum to 1. The step on the
 coefficients mixes in the same way, and treats the scale as a constant. A client whose predictions are not
-finite is left out of both. The divergence is a mean over examples; the authors' code divides by the number of
-classes as well. The first predictions come after a local training. The paper's growing number of local epochs
-is the spec's `local.epochs`. With several labels per example, the soft predictions are the probabilities of
-each label.
+finite is left out of both. The authors' code multiplies or divides the gradient by 5 at most five times,
+until its mean size is between 0.01 and 0.05: up to five times as much as here, and less for tiny gradients.
+Clients without examples count as all others: they learn from their teachers. The divergence is a mean over
+examples; the authors' code divides by the number of classes as well. The first predictions come after a local
+training. The paper's growing number of local epochs is the spec's `local.epochs`. With several labels per
+example, the soft predictions are the probabilities of each label.
 
 Reference result: see docs/results/ace-pfl.md.
 """

@@ -17,8 +17,9 @@ cluster is split if |D| < eps_1 and max |D_i| > eps_2. Of all cuts into two part
 whose largest cosine similarity between a client of one part and a client of the other is smallest
 (Algorithm 1: single linkage). Each part then takes the mean of its own models, and trains apart.
 
-Deviations: a cluster splits only in a round to which all its clients came, if it has at least three, and
-after `start_round` rounds, as in the authors' code. Updates are averaged by numbers of examples; the authors'
+Deviations: a cluster splits only in a round to which all its clients came, if it has at least three with
+examples, and after `start_round` rounds, as in the authors' code. A client without examples stays in the old
+cluster. Updates are averaged by numbers of examples; the authors'
 code takes plain means, and complete linkage. The test by an estimate of gamma is left out, as in their code.
 All models are kept; the tree of earlier clusters is not. A client predicts by the model of its cluster. There
 is no global model, and records have no `global_accuracy`.
@@ -106,11 +107,13 @@ class CFL(FedAvg, ClientInstructions):
         clusters, params, norms = state.clusters.clone(), dict(state.params), list[tuple[float, float]]()
         for number, model in state.params.items():
             members = torch.nonzero(state.clusters == int(number)).flatten()
-            rows = [came[client] for client in members.tolist() if client in came]
+            present = [came[client] for client in members.tolist() if client in came]
+            # A client without examples has no update, and would be a cluster of its own.
+            rows = [row for row in present if reduced.num_examples[row]]
             changes = self.compute_changes(ctx, model, rows, reduced)
             norms.append(measure_changes(changes, [reduced.weights[row] for row in rows]))
             apart = None
-            if len(rows) == len(members) >= FEWEST and self.is_split(ctx, *norms[-1]):
+            if len(present) == len(members) and len(rows) >= FEWEST and self.is_split(ctx, *norms[-1]):
                 apart = bisect_by_similarity(cosine_similarities(changes))
             if apart is None:
                 params[number] = self._average(ctx, model, rows, reduced)
@@ -119,7 +122,8 @@ class CFL(FedAvg, ClientInstructions):
             for part, inside in ((number, ~apart), (new, apart)):
                 own = [row for row, mine in zip(rows, inside, strict=True) if mine]
                 params[part] = self._average(ctx, model, own, reduced)
-            clusters[members[torch.from_numpy(apart)]] = int(new)
+            moved = [reduced.clients[row] for row, mine in zip(rows, apart, strict=True) if mine]
+            clusters[moved] = int(new)
         return CFLState(params=params, clusters=clusters, norms=tuple(norms))
 
     def is_split(self, ctx: Context, mean: float, largest: float) -> bool:

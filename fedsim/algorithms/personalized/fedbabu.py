@@ -14,10 +14,12 @@ Wire:
 All clients make the same initial head from the run's seed, and it never travels. For its own use a client
 takes the final model and trains all of it for `tuning_epochs` epochs at the round's rate.
 
-Deviations: the head gets no gradient; the paper computes one and sets its rate to 0, with the same
-trajectory. Fine-tuning starts at the server's final model, which is sent first and charged with the personal
-evaluation. The global model is the body with the initial head. `head: shared` is fedsim's addition: the head
-trains and travels with the body, so the global model is FedAvg's, and its clients fine-tune it as here.
+Deviations: `tuning_epochs` is 10 by default; a copy of the authors' code has 5. At the rate of the last
+round, a schedule that falls to nearly 0 leaves nearly nothing of the fine-tuning. The head gets no gradient;
+the paper computes one and sets its rate to 0, with the same trajectory. Fine-tuning starts at the server's
+final model, which is sent first and charged with the personal evaluation. The global model is the body with
+the initial head. `head: shared` is fedsim's addition: the head trains and travels with the body, so the
+global model is FedAvg's, and its clients fine-tune it as here.
 
 Reference result: see docs/results/layer-schedules.md.
 """

@@ -68,7 +68,7 @@ from fedsim.core import (
     Reduction,
     ServerState,
 )
-from fedsim.core.capabilities import ClientInstructions
+from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
 from fedsim.core.census import Real
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
@@ -96,7 +96,7 @@ class FedPACState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPAC(FedRep, ClientInstructions):
+class FedPAC(FedRep, ClientInstructions, PersonalBroadcast):
     """A shared body with features aligned by class, and for each client its best combination of heads.
 
     Attributes:
@@ -142,6 +142,14 @@ class FedPAC(FedRep, ClientInstructions):
         aligns = self.lambda_align > 0 and ctx.round > 0
         more = {"prototypes": {"rows": state.prototypes}} if aligns else {}
         return {**super().broadcast(ctx, state), **more}
+
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The body: a personal model needs no prototypes."""
+        return super().broadcast(ctx, state)
+
+    def instructs_personal(self, ctx: Context) -> bool:
+        """Clients get their heads for the personal evaluation too."""
+        return True
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """The client's head."""

@@ -133,6 +133,8 @@ class FedProto(PersonalParts, PersonalBroadcast):
         if not self.lambda_proto:
             return state
         rows = torch.stack([each["rows"].cpu() for each in reduced["prototypes"]])
+        # The squared distance to a row of a diverged model can be infinite though its numbers are finite.
+        rows = rows.where(rows.square().sum(-1, keepdim=True).isfinite(), torch.nan)
         mean = rows.double().nanmean(0).to(state.prototypes.dtype)
         return replace(state, prototypes=torch.where(mean.isnan(), state.prototypes, mean))
 

@@ -15,7 +15,8 @@ First the client makes `head_epochs` passes that train the head alone, then the 
 body alone. Each of the two has a new optimizer, with the same rate and batch size. If the local
 training is given in steps, a pass of the head has as many steps.
 
-Deviations: bodies are averaged by numbers of examples, over the cohort. The head's passes go over the batches
+Deviations: the paper makes ten passes with the head, and one or five with the body; by default `head_epochs`
+is 1. Bodies are averaged by numbers of examples, over the cohort. The head's passes go over the batches
 of the body's first pass, in the same order. The part that does not train keeps its running statistics. There
 is no global model, and records have no `global_accuracy`.
 

@@ -24,8 +24,9 @@ and gets no gradient. With several yes-or-no labels per example, each label's tw
 same way: log of yes over no is added to its logit.
 
 Deviations: the mean is over the cohort. A personal head starts at zero, which gives a client outside all
-cohorts the server's model; the paper leaves this open. The variant with personal heads from a hypernetwork is
-left out. `train_loss` is the sum of the two losses.
+cohorts the server's model; the paper leaves this open. With `local.clip_norm`, both losses' gradients
+are clipped by their joint norm, so that the personal head has an influence on the generic model. The variant
+with personal heads from a hypernetwork is left out. `train_loss` is the sum of the two losses.
 
 Reference result: see docs/results/layer-schedules.md.
 """

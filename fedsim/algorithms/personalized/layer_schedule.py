@@ -23,7 +23,7 @@ round with a loss that is not finite is skipped.
 
 Deviations: Eq. 4 sums over all clients; here the mean is over the cohort. Line 16 of Algorithm 1 sends every
 base block; as in the paper's text, only open blocks are sent. The number of fine-tuning epochs is not in the
-paper; 10 is usual for FedBABU. Fine-tuning starts at the server's final model, which is sent first and
+paper; here it is 10, as for FedBABU. Fine-tuning starts at the server's final model, which is sent first and
 charged with the personal evaluation. Closed blocks keep and use their running statistics. The plateau is
 fedsim's addition. The global model is the base with the initial head.
 

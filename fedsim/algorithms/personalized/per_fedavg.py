@@ -16,8 +16,9 @@ A meta-step takes two batches b1 and b2, one after another in the client's order
     w' = w - alpha grad f(w; b1)
     w  <- w - beta grad f(w'; b2)
 
-A pass makes half as many meta-steps as it has batches. A last batch without a partner serves as both b1 and
-b2. For its own use a client takes one step at rate alpha on one batch of its own.
+A round makes half as many meta-steps as it has batches, also across its passes. A last batch without a
+partner serves as both b1 and b2. For its own use a client takes one step at rate alpha on one batch of its
+own.
 
 Deviations: the Hessian of the exact algorithm is left out (FO). The outer step has the optimizer of
 the local training. Models are averaged by numbers of examples.

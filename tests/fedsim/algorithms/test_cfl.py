@@ -88,6 +88,22 @@ def test_planted_clusters_are_found_and_trained_apart() -> None:
     assert results[-1].metrics["train_loss"] < 0.5 * plain[-1].metrics["train_loss"]
 
 
+def test_a_client_without_examples_takes_no_split() -> None:
+    """Its update is 0, similar to none: alone it would be the cluster that is cut off."""
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
+    whole = crossed(federation([16] * 10, rounds=12, local=local), 10, 16)
+    offsets = np.concatenate([[0], whole.partition.offsets])
+    population = replace(
+        whole,
+        partition=replace(whole.partition, offsets=offsets),
+        settings=replace(whole.settings, cohort_size=11),
+    )
+    results, _ = run(CFL(eps_1=0.15, eps_2=0.3, start_round=4), population)
+    clusters = results[-1].state.clusters.tolist()
+    assert clusters[0] == 0
+    assert clusters[1:] in ([0, 1] * 5, [1, 0] * 5)
+
+
 def test_the_cut_leaves_the_least_similar_clients_on_two_sides() -> None:
     """Two chains of neighbours: complete linkage would cut a chain in the middle."""
     places = np.array([0.0, 1.0, 2.0, 3.0, 10.0, 11.5, 13.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedsim.algorithms import AFL, FedAvg, QFedAvg
 from fedsim.algorithms.averaging.afl import project_onto_simplex
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, LocalTraining
-from fedsim.engine.pools import StackedPool
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from tests.fedsim import replay
 from tests.fedsim.algorithms.test_base_methods import SETTINGS
@@ -38,9 +39,10 @@ def assert_model(params: dict[str, torch.Tensor], w: replay.Array) -> None:
 @pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_three_rounds_of_q_fedavg_in_numpy(q: float, local: LocalTraining) -> None:
-    """Algorithm 2 as the paper has it: sums of p_k F_k^q D_k and of p_k h_k, with L = 1 / lr."""
+    """Algorithm 2: sums of p_k F_k^q D_k and of p_k h_k; 1 / L is the mean step of an average client."""
     population = federation(model="logistic", rounds=3, cohort_size=6, local=local)
-    w, lipschitz = replay.start(population), 1 / local.lr
+    usual = replay.Client(population, 0, 4)  # 17 examples make as many batches as 19.2, the mean
+    w, lipschitz = replay.start(population), len(usual.rows) / usual.reach
     for number, result in enumerate(run(QFedAvg(q=q), population)):
         step, total = np.zeros_like(w), 0.0
         for client in result.cohort:
@@ -50,6 +52,24 @@ def test_three_rounds_of_q_fedavg_in_numpy(q: float, local: LocalTraining) -> No
             total += task.examples * (q * loss ** (q - 1) * np.sum(change**2) + lipschitz * loss**q)
         w = w - step / total
         assert_model(result.state.params, w)
+
+
+def test_a_client_of_weight_0_counts_for_nothing_also_if_it_diverged() -> None:
+    """AFL gives weight 0 to clients with small losses, and 0 times NaN is NaN."""
+    population = federation([8, 8, 8], rounds=1)
+    method, ctx = AFL(), population.context(0)
+    state = replace(method.init_server_state(ctx), mixture=torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
+    lost = {key: torch.full_like(value, torch.nan) for key, value in state.params.items()}
+
+    class Diverging(AFL):
+        def make_update(self, ctx: Any, task: Any, trained: Any) -> Any:
+            update = super().make_update(ctx, task, trained)
+            return update._replace(upload={**update.upload, "params": lost}) if task.client == 2 else update
+
+    pool = SerialPool(Diverging(), population)
+    reduced = pool.begin_training(Diverging(), ctx, state, range(3))()
+    assert reduced.weights[2] == 0
+    assert all(value.isfinite().all() for value in method.aggregate(ctx, state, reduced).params.values())
 
 
 def test_q_0_is_fedavg_bit_for_bit() -> None:

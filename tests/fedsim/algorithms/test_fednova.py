@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedNova
 from fedsim.core import LocalTraining
+from fedsim.engine.pools import SerialPool
 from fedsim.models import make_net
+from tests.fedsim import replay
 from tests.fedsim.algorithms.test_base_methods import SETTINGS
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
@@ -29,6 +32,22 @@ def test_equal_steps_are_fedavg_bit_for_bit(local: LocalTraining) -> None:
 def test_unequal_steps_are_not_fedavg() -> None:
     population = federation(rounds=1)
     assert run(FedNova(), population)[0].digest != run(FedAvg(), population)[0].digest
+
+
+def test_clients_with_less_work_by_a_deadline_are_normalised_too() -> None:
+    """Two of four equal clients train one epoch of five; the update is the paper's, in NumPy."""
+    local = LocalTraining(epochs=5, batch_size=8, lr=0.1, momentum=0.9)
+    population = federation([40] * 4, model="logistic", rounds=1, local=local)
+    short = replace(population, settings=replace(population.settings, local=replace(local, epochs=1)))
+    method, w = FedNova(), replay.start(population)
+    ctx = replace(population.context(0), limits={2: 1, 3: 1})
+    state = method.init_server_state(ctx)
+    reduced = SerialPool(method, population).begin_training(method, ctx, state, range(4))()
+    params = method.aggregate(ctx, state, reduced).params
+    came = [replay.Client(short if client in ctx.limits else population, 0, client) for client in range(4)]
+    effort = np.mean([client.reach for client in came])
+    expected = w - effort * np.mean([(w - client.sgd(w)) / client.reach for client in came], 0)
+    np.testing.assert_allclose(params["head.weight"].numpy(), expected[:, :-1], rtol=1e-4, atol=1e-5)
 
 
 def test_bytes_are_the_models_and_one_number_more() -> None:

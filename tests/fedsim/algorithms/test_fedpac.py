@@ -149,3 +149,6 @@ def test_rounds_by_hand_and_their_bytes(weight: float) -> None:
         assert result.traffic.up == 4 * 4 * (body + head + sums + moments)
         assert result.traffic.down == 4 * 4 * (body + head + (CLASSES * WIDTH if number else 0))
         assert 0 <= result.method["own_head_weight"] <= 1
+    method, ctx = FedPAC(lambda_align=weight), population.context(2)
+    assert method.broadcast_personal(ctx, results[-1].state).keys() == {"params"}  # no prototypes
+    assert method.instructs_personal(ctx)

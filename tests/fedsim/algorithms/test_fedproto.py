@@ -85,6 +85,21 @@ def test_rounds_by_hand_and_their_bytes() -> None:
             torch.testing.assert_close(states[client][PRIVATE_PARAMS][key], value, rtol=1e-4, atol=1e-5)
 
 
+def test_one_client_with_huge_features_does_not_ruin_the_others() -> None:
+    """Its numbers are finite, but not the squared distance to them."""
+    population = small(SETTINGS["plain"], rounds=3, cohort_size=7)
+    x = population.dataset.train.x.copy()
+    x[population.partition.client_positions(0)] *= 1e6
+    train = replace(population.dataset.train, x=x)
+    _, pool = run(FedProto(), replace(population, dataset=replace(population.dataset, train=train)))
+    sound = {
+        client
+        for client, state in pool.client_states().items()
+        if all(value.isfinite().all() for value in state[PRIVATE_PARAMS].values())
+    }
+    assert sound >= set(range(1, 7))
+
+
 def test_a_class_keeps_its_prototype_while_nobody_holds_it() -> None:
     """Every client holds one class, and one client comes in a round."""
     population = small(SETTINGS["plain"], rounds=4)

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAvg, FedSAM
 from fedsim.clients.population import Population
-from fedsim.core import Batch, LocalTraining
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.models import make_net
 from fedsim.training.effort import CostMeter
 from tests.fedsim import replay
@@ -42,6 +42,27 @@ def test_three_rounds_in_numpy(local: LocalTraining) -> None:
         params = result.state.params
         np.testing.assert_allclose(params["head.weight"].numpy(), w[:, :-1], rtol=2e-5, atol=2e-6)
         np.testing.assert_allclose(params["head.bias"].numpy(), w[:, -1], rtol=2e-5, atol=2e-6)
+
+
+class Closed(FedSAM):
+    """FedSAM that keeps the bias as it is."""
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        return super().train_client(replace(ctx, frozen=frozenset({"head.bias"})), task)
+
+
+def test_the_radius_is_over_the_weights_that_train() -> None:
+    """With the bias frozen, the norm and the shift are those of the weight alone."""
+    local = LocalTraining(steps=1, batch_size=20, lr=0.1)
+    population = federation([20], model="logistic", rounds=1, local=local)
+    w, (result,) = replay.start(population), run(Closed(rho=0.4), population)
+    client, moves = replay.Client(population, 0, 0), np.ones_like(w)
+    moves[:, -1] = 0
+    x, y = client.data.x[client.rows[0]], client.data.y[client.rows[0]]
+    first = moves * replay.gradient(w, x, y)
+    second = moves * replay.gradient(w + 0.4 * first / np.linalg.norm(first), x, y)
+    expected = (w - 0.1 * second)[:, :-1]
+    np.testing.assert_allclose(result.state.params["head.weight"].numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
 def test_without_a_radius_it_is_fedavg_bit_for_bit() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsim.algorithms import FedAvg, MimeLite
-from fedsim.core import LocalTraining
+from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.models import make_net
 from fedsim.training.effort import CostMeter
 from tests.fedsim import replay
@@ -106,6 +106,22 @@ def test_clients_without_examples_have_no_gradient() -> None:
         assert same == (result.cohort != (2,))
         assert all(torch.isfinite(value).all() for value in result.state.momentum.values())
         before = result.state
+
+
+class Closed(MimeLite):
+    """MimeLite that trains the head alone."""
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        closed = frozenset(key for key in ctx.net.parameters if not key.startswith("head"))
+        return super().train_client(replace(ctx, frozen=closed), task)
+
+
+def test_weights_that_do_not_train_have_no_momentum() -> None:
+    *_, result = run(Closed(), federation(rounds=2))
+    assert {key for key, value in result.state.momentum.items() if value.any()} == {
+        "head.weight",
+        "head.bias",
+    }
 
 
 def test_each_architecture_has_its_own_momentum() -> None:

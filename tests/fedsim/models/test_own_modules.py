@@ -207,10 +207,13 @@ def test_declared_blocks_serve_algorithms_that_need_them() -> None:
         assert not algorithm.check_hyperparameters(net, 2), name
         results = list(simulate(algorithm, population, SerialPool(algorithm, population)))
         assert len({r.digest for r in results}) == 2 or not algorithm.deploys_models, name
+    (fault,) = ALGORITHMS["fedala"](layers=2).check_hyperparameters(net, 2)
+    assert (fault.path, fault.hint) == ("layers", "mix one layer, the head: layers: 1")
 
 
 @pytest.mark.parametrize(
-    "name", ["fedper", "fedproto", "fedrep", "fedbabu", "lg_fedavg", "fedrod", "moon", "fedgen", "kdia"]
+    "name",
+    ["fedala", "fedper", "fedproto", "fedrep", "fedbabu", "lg_fedavg", "fedrod", "moon", "fedgen", "kdia"],
 )
 def test_an_algorithm_names_the_block_that_is_missing(name: str) -> None:
     net = Net(PlainMLP, "own", inputs=VECTORS)

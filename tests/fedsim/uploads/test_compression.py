@@ -172,6 +172,22 @@ def test_three_rounds_in_numpy_with_error_feedback(compressor: Compressor, read_
         before = result.state
 
 
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc"])
+def test_the_servers_controls_stay_the_mean_of_the_clients(name: str) -> None:
+    """Clients keep what they sent, not what they would have sent without the compression."""
+    population = federation([16] * 6, rounds=5)
+    method = compressed(TopK(share=0.1, error_feedback=False), quick(name))
+    pool = SerialPool(method, population)
+    *_, last = simulate(method, population, pool)
+    kept = list(pool.client_states().values())
+    checked = {"control", "drift"} & kept[0].keys()
+    assert checked
+    for part in checked:
+        for key, value in getattr(last.state, part).items():
+            mean = torch.stack([client[part][key] for client in kept]).mean(0)
+            torch.testing.assert_close(value, mean, rtol=1e-4, atol=1e-6)
+
+
 def test_bytes_are_exact_per_payload() -> None:
     population = federation(cohort_size=5, rounds=1)
     plain = run(Scaffold(), population)[0].traffic

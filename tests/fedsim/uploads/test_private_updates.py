@@ -201,6 +201,22 @@ def test_the_record_has_the_attackers_that_came() -> None:
         assert result.method["attackers"] == [client for client in result.cohort if client in bad]
 
 
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc"])
+def test_the_servers_controls_stay_the_mean_of_the_clients(name: str) -> None:
+    """Clients keep what they sent: clipped, and with their own noise."""
+    population = federation([16] * 6, rounds=5)
+    method = private(quick(name), kind="local", clip=0.5, noise_multiplier=0.1)
+    pool = SerialPool(method, population)
+    *_, last = simulate(method, population, pool)
+    kept = list(pool.client_states().values())
+    checked = {"control", "drift"} & kept[0].keys()
+    assert checked
+    for part in checked:
+        for key, value in getattr(last.state.base, part).items():
+            mean = torch.stack([client[part][key] for client in kept]).mean(0)
+            torch.testing.assert_close(value, mean, rtol=1e-4, atol=1e-6)
+
+
 def test_an_empty_sample_changes_nothing_but_noise() -> None:
     population = federation([16] * 4, cohort_size=1, rounds=12)
     sizes = []
