@@ -15,7 +15,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module, metadata
+from inspect import get_annotations
 from typing import Any, NamedTuple, TypeVar
 
 from fedsim.base.parameters import list_parameters, suggest_name
@@ -169,8 +171,10 @@ class Registry(Mapping[str, T]):
         if name.lower() in self.absent:
             hint = f"`fedsim new {self.one} NAME` helps to add it; `fedsim {self.kind}` lists those here"
             return FieldError(path, name, f"is an {self.one} that fedsim does not have", hint)
-        hint = "; ".join([suggest_name(name, self), *_index.failed])
-        return FieldError(path, name, f"no such {self.one}", hint)
+        close = suggest_name(name, self)
+        is_guess = close.startswith("did you mean") or list_modules()
+        own = () if is_guess else (f"or a plug-in: {VARIABLE} is not set in this process",)
+        return FieldError(path, name, f"no such {self.one}", "; ".join([*_index.failed, close, *own]))
 
     def __getitem__(self, name: str) -> T:
         value, why = self._resolve_name(name)
@@ -230,7 +234,16 @@ class Registry(Mapping[str, T]):
         Such an object would break the whole catalogue.
         """
         if not self._fits(thing):
-            raise TypeError(f"{thing!r} is not {self._wanted}")
+            abstract = sorted(getattr(thing, "__abstractmethods__", ()))
+            lacks = f": it does not define {', '.join(abstract)}" if abstract else ""
+            raise TypeError(f"{thing!r} is not {self._wanted}{lacks}")
+        if isinstance(thing, type) and is_dataclass(thing):
+            own = [name for name, kind in get_annotations(thing).items() if "ClassVar" not in str(kind)]
+            if lost := sorted(set(own).difference(field.name for field in fields(thing))):
+                raise TypeError(
+                    f"{thing.__name__} has {lost[0]!r}, which is no parameter: write"
+                    " `@dataclass(frozen=True, kw_only=True)` above the class"
+                )
         list_parameters(_code(thing))
 
 

@@ -25,6 +25,24 @@ from fedsim.learning_tasks.tasks import CLASS_TASKS
 from fedsim.models.net import Net, Params
 
 
+def read_uploads(name: str, uploads: Any) -> dict[str, Reduction]:
+    """Return the `uploads` of a class with a `Reduction` for each payload, for which its value also serves.
+
+    Raises:
+        TypeError: they are no mapping.
+        ValueError: a reduction is unknown.
+    """
+    known = ", ".join(f"Reduction.{each.name}" for each in Reduction)
+    if not isinstance(uploads, Mapping):
+        raise TypeError(
+            f"{name}.uploads is {uploads!r}; write {{payload name: reduction}} with one of {known}"
+        )
+    wrong = {payload: kind for payload, kind in uploads.items() if kind not in set(map(str, Reduction))}
+    for payload, kind in wrong.items():
+        raise ValueError(f"{name}.uploads[{payload!r}] is {kind!r}; write one of {known}")
+    return {payload: Reduction(kind) for payload, kind in uploads.items()}
+
+
 class Algorithm(ABC):
     """One federated method. Subclasses are frozen dataclasses whose fields are its hyper-parameters.
 
@@ -85,6 +103,8 @@ class Algorithm(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_purposes(cls.__name__, cls.purposes)
+        if "uploads" in cls.__dict__:
+            cls.uploads = read_uploads(cls.__name__, cls.uploads)
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """The hyper-parameters that do not suit this architecture or number of rounds."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -12,6 +14,9 @@ from fedsim.errors import ClientFailed, FedsimError, MethodFailed, OutOfMemory
 
 MEMORY_MARKS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts in the `RuntimeError`s of torch that mean that memory ran out."""
+
+FOREIGN = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
+"""Beginnings of the file names of fedsim, of Python and of installed packages."""
 
 MEMORY_HINT = (
     "use fewer workers per node, a larger resources.gpus_per_worker if they have a GPU, "
@@ -61,8 +66,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the type and the message of an error in one line: "ValueError: no examples"."""
-    return f"{type(error).__name__}: {error}"
+    """Return an error in one line: "ValueError: no examples", with its place if that is a user's code."""
+    place = _find_own_place(error)
+    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+
+
+def _find_own_place(error: BaseException) -> str:
+    """Return the innermost line outside fedsim and installed packages: "method.py:54, loss"; "" for none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(frame.filename.startswith(root) for root in FOREIGN)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}, {own[-1].name}" if own else ""
 
 
 def format_traceback(error: BaseException) -> str:

@@ -73,7 +73,17 @@ class SerialPool:
     def begin_training(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
     ) -> Callable[[], ReducedUpdates]:
-        """Return a function that trains the cohort when it is called; see `ClientPool`."""
+        """Return a function that trains the cohort when it is called; see `ClientPool`.
+
+        Raises:
+            ValueError: the pool's clients run another algorithm.
+        """
+        if algorithm != self.worker.algorithm:
+            own = type(self.worker.algorithm).__name__
+            raise ValueError(
+                f"the pool was made for {own}, and is to run {type(algorithm).__name__}, "
+                "or the same with other hyper-parameters; make a pool with this algorithm"
+            )
         return partial(self._run_round, algorithm, ctx, state, cohort)
 
     def _run_round(

@@ -99,6 +99,7 @@ class SynchronousRounds:
         survey_seconds = perf_counter() - began if capability(algorithm, ClientSurvey) else 0.0
         with attribute_server_errors(algorithm, "select_cohort"):
             asked = timing.select_asked(ctx, state, rng.stream(ctx.seed, "cohort", number))
+            _check_cohort(ctx, asked)
         plan = timing.plan_round(ctx, state, asked)
         training_ctx = replace(ctx, limits=plan.limits) if plan.limits else ctx
         wait = self.pool.begin_training(algorithm, training_ctx, state, plan.cohort)
@@ -158,3 +159,14 @@ def _run_survey(
     survey = pool.measure_losses(algorithm, ctx, state, clients)
     with attribute_server_errors(algorithm, "apply_survey"):
         return surveying.apply_survey(ctx, state, survey.losses), survey.traffic
+
+
+def _check_cohort(ctx: Context, cohort: Any) -> None:
+    """Raise an error unless a cohort is a sequence of different numbers of clients."""
+    if not isinstance(cohort, Sequence) or isinstance(cohort, str):
+        raise TypeError(f"the cohort is {cohort!r}; return a list of client numbers")
+    wrong = [client for client in cohort if not 0 <= client < ctx.num_clients]
+    if wrong:
+        raise ValueError(f"the cohort has client {wrong[0]}; the clients are 0 to {ctx.num_clients - 1}")
+    if len(set(cohort)) < len(cohort):
+        raise ValueError(f"the cohort {list(cohort)} has a client twice")

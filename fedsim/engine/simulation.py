@@ -17,7 +17,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -157,7 +159,7 @@ def simulate_with_progress(
     state, census_traffic = _make_first_state(algorithm, population, pool, resume)
     server_training = capability(algorithm, ServerTraining)
     trains_first = server_training is not None and server_training.trains_before_evaluation
-    meter, has_warned = CostMeter(algorithm, population), False
+    meter, has_warned, has_diverged = CostMeter(algorithm, population), False, False
     starter = make_rounds(algorithm, population, pool, devices, meter, resume)
     server_device = torch.device(device)
     next_round: StartedRound | None = None
@@ -177,6 +179,7 @@ def simulate_with_progress(
             reduced = started.wait_for_clients()
             clock.end_part("train")
             has_warned = has_warned or _warn_if_no_mean(algorithm, ctx, reduced)
+            has_diverged = has_diverged or _warn_if_diverged(ctx, reduced)
             # Step 3: aggregate.
             with attribute_server_errors(algorithm, "aggregate"), starter.server_counter:
                 state = algorithm.aggregate(ctx, started.state, reduced)
@@ -263,6 +266,20 @@ def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates
     return True
 
 
+def _warn_if_diverged(ctx: Context, reduced: ReducedUpdates) -> bool:
+    """Log a warning and return True if the training loss is not finite, though clients had examples."""
+    loss = reduced.metrics.get("train_loss", 0.0)
+    if math.isfinite(loss) or not sum(reduced.num_examples):
+        return False
+    _LOG.warning(
+        "round %d: the training loss is %s: a model has diverged. This is logged once. A smaller local.lr or "
+        "local.clip_norm may help; with an algorithm of your own, check its loss",
+        ctx.round + 1,
+        loss,
+    )
+    return True
+
+
 def _make_unscored_result(
     algorithm: Algorithm, meter: CostMeter, started: StartedRound, state: Any, reduced: ReducedUpdates
 ) -> RoundResult:
@@ -271,6 +288,7 @@ def _make_unscored_result(
         state_digest = digest(state)
     with attribute_server_errors(algorithm, "describe_round"):
         method = algorithm.describe_round(started.ctx, state)
+        _check_record(method)
     return RoundResult(
         round=started.ctx.round + 1,
         state=state,
@@ -284,6 +302,19 @@ def _make_unscored_result(
         engine=reduced.engine,
         method=method,
     )
+
+
+def _check_record(said: Any) -> None:
+    """Raise TypeError unless a method's record is a mapping that JSON can hold."""
+    if not isinstance(said, Mapping):
+        found = "None" if said is None else f"a {type(said).__name__}"
+        raise TypeError(f"it returned {found}; return a mapping of numbers, strings and short lists")
+    for name, value in said.items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            kind = type(value).__name__
+            raise TypeError(f"{name!r} is a {kind}; make it a number, a string or a short list") from None
 
 
 def _add_scores(

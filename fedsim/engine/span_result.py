@@ -174,7 +174,7 @@ def make_client_sums(
     Args:
         algorithm: declares how each payload is reduced (`Algorithm.uploads`).
         ctx: the round, for this client.
-        update: the client's update; `check_upload` has accepted it.
+        update: the client's update; `check_update` has accepted it.
         weight: the client's weight in a MEAN.
         known_sizes: `SpanResult.sizes`, with the slots of earlier clients.
     """
@@ -202,18 +202,52 @@ def make_client_sums(
     return made
 
 
-def check_upload(algorithm: Algorithm, update: ClientUpdate) -> None:
-    """Raise ValueError unless the client uploads exactly the payloads that `Algorithm.uploads` declares."""
+def check_update(algorithm: Algorithm, update: Any) -> None:
+    """Check that an update has the declared payloads, trees of tensors, and a state where one is kept.
+
+    Raises:
+        TypeError: train_client returned no update, or a payload or the state is no tree of tensors.
+        ValueError: a payload is missing or not declared, or the state has no place.
+    """
+    name = type(algorithm).__name__
+    if not isinstance(update, ClientUpdate):
+        raise TypeError(f"train_client of {name} returned {_describe(update)}; return the ClientUpdate")
     declared, uploaded = set(algorithm.uploads), set(update.upload)
-    if declared == uploaded:
+    if declared != uploaded:
+        missing, surplus = sorted(declared - uploaded), sorted(uploaded - declared)
+        trouble = [f"lacks {', '.join(missing)}"] * bool(missing)
+        trouble += [f"has {', '.join(surplus)}, which uploads does not declare"] * bool(surplus)
+        raise ValueError(
+            f"an upload of {name} {' and '.join(trouble)}; declared payloads: {', '.join(algorithm.uploads)}"
+        )
+    for payload, found in update.upload.items():
+        _check_tree(f"the payload {payload!r} of {name}", found)
+    if update.client_state is None:
+        raise TypeError(f"the client state of {name} is None; keep that of the update, or {{}} for none")
+    _check_tree(f"the client state of {name}", update.client_state)
+    if update.client_state and not algorithm.stateful:
+        kept = ", ".join(sorted(map(str, update.client_state)))
+        raise ValueError(
+            f"a client of {name} keeps a state ({kept}), and the class does not say so;"
+            " write `stateful: ClassVar[bool] = True`"
+        )
+
+
+def _check_tree(what: str, found: Any, path: str = "") -> None:
+    """Raise TypeError unless this is a mapping of tensors, or of such mappings."""
+    where = f"{what} has {path.lstrip('.')!r}, which" if path else what
+    if isinstance(found, Tensor):
+        if not path:
+            raise TypeError(f"{where} is a tensor; make it a mapping, such as {{'value': tensor}}")
         return
-    missing, surplus = sorted(declared - uploaded), sorted(uploaded - declared)
-    trouble = [f"lacks {', '.join(missing)}"] * bool(missing)
-    trouble += [f"has {', '.join(surplus)}, which uploads does not declare"] * bool(surplus)
-    raise ValueError(
-        f"an upload of {type(algorithm).__name__} {' and '.join(trouble)}; "
-        f"declared payloads: {', '.join(algorithm.uploads)}"
-    )
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{where} is {_describe(found)}; a payload or state is a mapping of tensors")
+    for key, part in found.items():
+        _check_tree(what, part, f"{path}.{key}")
+
+
+def _describe(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _payload_cost(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:

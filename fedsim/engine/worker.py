@@ -36,7 +36,7 @@ from fedsim.engine.span_result import (
     ClientResult,
     SpanResult,
     Sums,
-    check_upload,
+    check_update,
     make_client_sums,
     select_gathered,
 )
@@ -184,14 +184,16 @@ class Worker:
         client_state: Tree | None,
         lockstep: Lockstep | None,
     ) -> tuple[ClientTask, ClientUpdate]:
-        random = (
-            rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if ctx.net.stochastic else nullcontext()
-        )
+        # Also for an algorithm that draws from torch's generator. The clients of a stack share one generator.
+        is_seeded = ctx.net.stochastic or lockstep is None
+        random = rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if is_seeded else nullcontext()
         with random:
             task = self.loader.make_task(self.algorithm, ctx, client, broadcast, instruction, client_state)
             task = task._replace(lockstep=lockstep)
             update = self.algorithm.train_client(ctx, task)
-            if completing := capability(self.algorithm, UpdatePostprocessing):
+            if isinstance(update, ClientUpdate) and (
+                completing := capability(self.algorithm, UpdatePostprocessing)
+            ):
                 update = completing.postprocess_update(ctx, task, update)
             return task, update
 
@@ -204,7 +206,7 @@ class Worker:
         known_sizes: Mapping[str, int],
     ) -> ClientResult:
         """Return one client's outcome, its part of every sum and its new state."""
-        check_upload(self.algorithm, update)
+        check_update(self.algorithm, update)
         weight = self.algorithm.weigh_client(ctx, task)
         metrics = {name: float(value) for name, value in update.metrics.items()}
         entries = select_gathered(self.algorithm, update)

@@ -107,6 +107,7 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
         ValueError: if the module cannot take the inputs, returns no logits of the right shape, or its result
             depends on more than parameters, inputs and torch's random numbers.
     """
+    _check_hidden_modules(module)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     x = inputs.make_examples()
     with torch.random.fork_rng(devices=[]), skip_breakpoints():
@@ -117,6 +118,8 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
                 "its forward draws random numbers in evaluation mode too, so that scores could not be "
                 "repeated; draw them only `if self.training`"
             )
+        # The last batch of a client may have one example; in training, BatchNorm takes no single one.
+        _run_watched(module, x[:1], inputs)
         _check_constants(module, before)
         head_error = "no blocks are declared" if head is None else _find_head_error(module, head, x)
         unstackable = (
@@ -157,7 +160,29 @@ def _run_watched(module: nn.Module, x: Tensor, inputs: InputForm) -> bool:
             f"its forward returns {logits.dtype} of shape {list(logits.shape)} for {len(x)} examples; "
             f"wanted: logits of shape {list(wanted)}"
         )
+    trains = any(weight.requires_grad for weight in module.parameters())
+    if trains and torch.is_grad_enabled() and not logits.requires_grad:
+        raise ValueError(
+            "its forward returns numbers without a gradient, so that nothing could train; "
+            "leave out `detach()`, `torch.no_grad()` and conversions to NumPy"
+        )
     return not torch.equal(torch_state, torch.get_rng_state())
+
+
+def _check_hidden_modules(module: nn.Module) -> None:
+    """Raise ValueError if a plain list, tuple or dict keeps modules that torch does not see."""
+    seen = set(module.modules())
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if attribute[0] == "_" or not isinstance(value, list | tuple | dict):
+                continue
+            held = value.values() if isinstance(value, dict) else value
+            if any(isinstance(each, nn.Module) and each not in seen for each in held):
+                kind, plain = ("ModuleDict", "dict") if isinstance(value, dict) else ("ModuleList", "list")
+                raise ValueError(
+                    f"it keeps modules in {f'{name}.{attribute}'.lstrip('.')}, a plain {plain}, "
+                    f"so that their weights would not train; use nn.{kind}"
+                )
 
 
 def _check_constants(module: nn.Module, before: Mapping[str, Tensor]) -> None:

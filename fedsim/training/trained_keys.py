@@ -12,6 +12,8 @@ def list_moving_keys(ctx: Context, start: Params, trainable: Collection[str] | N
     """List the keys that train: those of the net, then others, each in their order; never frozen ones."""
     wanted = set(ctx.net.parameters if trainable is None else trainable).difference(ctx.frozen)
     others = wanted.difference(ctx.net.keys)
+    if unknown := sorted(others.difference(start)):
+        raise ValueError(f"trainable_keys names {unknown[0]!r}, which the model does not have")
     return [key for key in ctx.net.parameters if key in wanted] + [key for key in start if key in others]
 
 

@@ -17,6 +17,9 @@ from jobs.spec.sweep import Member, Sweep, members
 
 FOLDER = Path(__file__).parent / "tables"
 
+FILES = (".yaml", ".yml")
+"""Endings of the files of tables and specs."""
+
 OWN_SCALE = "small"
 """The scale of a table's own preset."""
 
@@ -94,7 +97,7 @@ class Table(BaseModel):
         page: the page that the table belongs to: one page for each paper, such as "kdia".
         title: the heading of its section.
         about: the setup of the runs, as Markdown.
-        preset: the base spec.
+        preset: the base spec: the name of a preset, or a YAML file (in a table's file, relative to it).
         set: `--set` items of every run.
         axes: {axis: {label: `--set` items}}.
         instead: {preset: {label: `--set` items}}: what labels stand for where that is the base spec.
@@ -238,8 +241,9 @@ class Table(BaseModel):
     @property
     def sweep(self) -> Sweep:
         """The runs as a sweep, whose jobs have the specs of the table."""
-        base = parse_text(preset_text(self.preset))
-        return Sweep(name=self.name, base=base, set=self.set, axes=self.axes, seeds=self.seeds)
+        is_file = self.preset.endswith(FILES)
+        text = Path(self.preset).read_text("utf-8") if is_file else preset_text(self.preset)
+        return Sweep(name=self.name, base=parse_text(text), set=self.set, axes=self.axes, seeds=self.seeds)
 
     def runs(self) -> list[Member]:
         """Return all runs, seed by seed, so that every cell has a first figure early.
@@ -294,7 +298,7 @@ def load_table(name: str) -> Table:
     Raises:
         SettingsError: if there is none, or its file is wrong.
     """
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(FILES):
         return read_table(Path(name)).model_copy(update={"words": name})
     if name not in list_tables():
         raise SettingsError(f"{name!r} is no table", f"there are: {', '.join(list_tables())}")
@@ -308,7 +312,10 @@ def read_table(file: Path) -> Table:
         SettingsError: if the file cannot be read, or is wrong.
     """
     try:
-        data = _read_fields(file)
+        data = dict(_read_fields(file))
+        if isinstance(preset := data.get("preset"), str) and preset.endswith(FILES):
+            data["preset"] = str(file.parent / preset)
+            (file.parent / preset).read_bytes()
         overrides = {part: _list_items(data.get(part, {})) for part in ("axes", "instead")}
         overrides["set"] = _make_items(data.get("set"))
         return Table.model_validate({**data, "name": file.stem, **overrides})
@@ -318,7 +325,8 @@ def read_table(file: Path) -> Table:
     except SpecError as error:
         raise SettingsError(f"{file.name}: {error.errors[0].message}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} cannot be read: {getattr(error, 'strerror', error)}") from None
+        lost = getattr(error, "filename", None) or file
+        raise SettingsError(f"{lost} cannot be read: {getattr(error, 'strerror', error)}") from None
 
 
 def _read_fields(file: Path) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from actors.resources import ClusterNode, place_workers, reserve_server_gpu
 from fedsim.algorithms import ALGORITHMS
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
+from fedsim.core.error_attribution import format_error
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
 from fedsim.curriculum import (
@@ -220,7 +221,7 @@ def _make_nets(
         return nets, faults
     algorithm = None
     if not any(path.startswith("algorithm") for path in wrong_paths):
-        algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
+        algorithm = make_base_algorithm(spec)
     places = DataRoots(settings.data_roots, spec.data.download and fetch)
     for number, model in enumerate(spec.models):
         path = spec.model_path(number)
@@ -341,14 +342,31 @@ def _make_stop_rule(spec: JobSpec) -> StopRule | None:
     return replace(spec.stop.rule or StopRule(), affordable_rounds=affordable)
 
 
+def make_base_algorithm(spec: JobSpec) -> Algorithm:
+    """Make the spec's algorithm without wrappers.
+
+    Raises:
+        SpecError: its class refuses the hyper-parameters.
+    """
+    try:
+        return ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
+    except (TypeError, ValueError) as error:
+        message = f"refuses its hyper-parameters: {format_error(error)}"
+        hint = f"`fedsim algorithms {spec.algorithm.name}` lists them"
+        raise SpecError([FieldError("algorithm", spec.algorithm.name, message, hint)]) from error
+
+
 def make_algorithm(spec: JobSpec, sampler: Sampler | None = None) -> Algorithm:
     """Make the spec's algorithm with its wrappers, such as curricula, attacks, a sampler and an average.
 
     Args:
         spec: without faults.
         sampler: of the spec, with its file read; None for one that has read no file.
+
+    Raises:
+        SpecError: as `make_base_algorithm`.
     """
-    algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
+    algorithm = make_base_algorithm(spec)
     data, clients, layers = spec.curriculum.data, spec.curriculum.clients, spec.curriculum.layers
     if layers is not None:
         algorithm = LayerCurriculum(base=algorithm, **layers.model_dump())

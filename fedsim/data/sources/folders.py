@@ -149,6 +149,11 @@ def class_folders(folder: Path) -> list[str]:
     found = (
         sorted(f.name for f in folder.iterdir() if f.is_dir() and f.name[0] != ".") if folder.is_dir() else []
     )
+    if not found and not folder.exists() and folder.parent.is_dir():
+        raise DataError(
+            f"{folder}: is missing",
+            f"if the class folders are in {folder.parent} itself, set train: '' and test: null",
+        )
     if not found:
         raise DataError(
             f"{folder}: has no class folders", "put the images of each class into a folder of its own"

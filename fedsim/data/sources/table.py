@@ -99,6 +99,7 @@ def _read_table(file: Path) -> Any:
     library = import_pyarrow(f"pyarrow{kind}")
     try:
         if kind == ".csv":
+            _check_commas(file)
             options = library.ConvertOptions(strings_can_be_null=True)
             found = library.read_csv(file, convert_options=options)
         else:
@@ -111,6 +112,18 @@ def _read_table(file: Path) -> Any:
     if not found.num_rows:
         raise DataError(f"{file}: has no rows", "save it again")
     return found
+
+
+def _check_commas(file: Path) -> None:
+    """Raise DataError if another sign than the comma separates the columns."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        header = lines.readline()
+    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+        if sign in header and "," not in header:
+            raise DataError(
+                f"{file}: its columns are separated by {name}",
+                "save it with commas between the columns, and with points in numbers",
+            )
 
 
 def _choose_features(

@@ -18,6 +18,7 @@ import yaml
 
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.core import Algorithm
 from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -244,6 +245,17 @@ def test_registering_refuses_what_is_taken_and_what_is_something_else() -> None:
         ALGORITHMS.register("small_weights", Mine)
     with pytest.raises(TypeError, match=r"whole subclass of fedsim\.core\.Algorithm"):
         ALGORITHMS.register("mlp", mlp)  # type: ignore[arg-type]
+
+    class Half(Algorithm):
+        pass
+
+    class Undecorated(FedAvg):
+        mu: float = 0.1
+
+    with pytest.raises(TypeError, match="does not define aggregate, broadcast, init_server_state"):
+        ALGORITHMS.register("half", Half)
+    with pytest.raises(TypeError, match="Undecorated has 'mu', which is no parameter: write `@dataclass"):
+        ALGORITHMS.register("undecorated", Undecorated)
     with pytest.raises(TypeError, match=r"fedsim\.data\.DatasetEntry"):
         DATASETS.register("mlp", mlp)  # type: ignore[arg-type]
     for _ in range(2):  # as a cell that is run again

@@ -111,6 +111,9 @@ def test_a_folder_that_is_not_there_says_where_it_looked(tmp_path: Path):
     with pytest.raises(DataNotFound, match=f"found none of mine in the data roots .{tmp_path}"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
     (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match=r"mine/train: is missing.*set train: '' and test: null"):
+        load_dataset("image_folder", roots=[tmp_path], path="mine")
+    (tmp_path / "mine" / "train").mkdir()
     with pytest.raises(DataError, match="mine/train: has no class folders"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.base.digest import ClientStatesDigest, client_state_digest, client_state_digests
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context
+from fedsim.core import ClientTask, Context, Reduction
 from fedsim.core.capabilities import (
     ClientInstructions,
     CohortSelection,
@@ -86,7 +87,10 @@ def test_a_skipped_client_leaves_nothing_but_its_number_and_the_bytes_sent_to_it
         assert result.cohort == other.cohort == tuple(range(10))
         assert result.traffic.down == other.traffic.down
         assert result.traffic.up == other.traffic.up * 8 // 10
-        assert result.engine["client_errors"]["2"] == "ZeroDivisionError: no examples of class 3"
+        error = result.engine["client_errors"]["2"]
+        assert re.fullmatch(
+            r"ZeroDivisionError: no examples of class 3 \(test_faults\.py:\d+, make_update\)", error
+        )
         assert result.record()["failed"] == [2, 5]
     assert set(pool.client_states()) == set(range(10)) - {2, 5}
 
@@ -103,6 +107,120 @@ def test_an_upload_that_is_not_the_declared_one_names_algorithm_and_payload(
 ) -> None:
     with pytest.raises(ClientFailed, match=words):
         run(Misdeclared(names=names), federation(rounds=1), Faults())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returning(FedAvg):
+    """`train_client` changes its update by this function."""
+
+    change: Callable[[Any], Any]
+
+    def train_client(self, ctx: Context, task: ClientTask) -> Any:
+        return self.change(super().train_client(ctx, task))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda update: None, "train_client of Returning returned None; return the ClientUpdate"),
+        (lambda update: update._replace(upload={"params": torch.ones(2)}), "is a tensor; make it a mapping"),
+        (
+            lambda update: update._replace(upload={"params": {"w": [1.0]}}),
+            "the payload 'params' of Returning has 'w', which is a list; a payload or state is a",
+        ),
+        (lambda update: update._replace(client_state=None), "the client state of Returning is None"),
+        (
+            lambda update: update._replace(client_state={"control": torch.ones(2)}),
+            r"keeps a state \(control\), and the class does not say so; write `stateful: ClassVar",
+        ),
+    ],
+)
+def test_an_update_that_is_not_whole_is_named(change: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(ClientFailed, match=words):
+        run(Returning(change=change), federation(rounds=1), Faults())
+
+
+def test_the_line_of_a_users_code_stands_in_the_error() -> None:
+    with pytest.raises(ClientFailed, match=r"ZeroDivisionError: .* \(test_faults\.py:\d+, <lambda>\)"):
+        run(Returning(change=lambda update: 1 / 0), federation(rounds=1), Faults())
+
+
+def test_reductions_are_read_from_their_values_and_wrong_ones_refused() -> None:
+    class Named(FedAvg):
+        uploads: ClassVar[Any] = {**FedAvg.uploads, "delta": "sum"}
+
+    assert Named.uploads["delta"] is Reduction.SUM
+    with pytest.raises(ValueError, match=r"Wrong\.uploads\['delta'\] is 'summ'; write one of Reduction"):
+
+        class Wrong(FedAvg):
+            uploads: ClassVar[Any] = {**FedAvg.uploads, "delta": "summ"}
+
+    with pytest.raises(TypeError, match=r"Listed\.uploads is \('params',\); write \{payload name"):
+
+        class Listed(FedAvg):
+            uploads: ClassVar[Any] = ("params",)
+
+
+def test_a_pool_runs_the_algorithm_for_which_it_was_made() -> None:
+    population = federation(rounds=1)
+    with pytest.raises(ValueError, match="the pool was made for FedAvg, and is to run Everything"):
+        list(simulate(Everything(), population, SerialPool(FedAvg(), population)))
+
+
+@pytest.mark.parametrize(
+    ("cohort", "words"),
+    [
+        ([1, 1], r"the cohort \[1, 1\] has a client twice"),
+        ([99], "the cohort has client 99; the clients are 0 to 9"),
+        (None, "the cohort is None; return a list of client numbers"),
+    ],
+)
+def test_a_cohort_has_different_clients_of_the_federation(cohort: Any, words: str) -> None:
+    class Choosing(FedAvg, CohortSelection):
+        def select_cohort(self, ctx: Context, state: Any, rng: Any) -> Any:
+            return cohort
+
+    with pytest.raises(MethodFailed, match=words):
+        run(Choosing(), federation(rounds=1), Faults())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [(None, "it returned None"), ({"a": torch.ones(2)}, "'a' is a Tensor")]
+)
+def test_a_record_of_a_method_is_one_that_json_can_hold(said: Any, words: str) -> None:
+    class Describing(FedAvg):
+        def describe_round(self, ctx: Context, state: Any) -> Any:
+            return said
+
+    with pytest.raises(MethodFailed, match=f"failed in describe_round: TypeError: {words}"):
+        run(Describing(), federation(rounds=1), Faults())
+
+
+def test_a_diverged_loss_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Lost(FedAvg):
+        def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> Any:
+            return torch.nan * super().loss(ctx, task, params, batch)
+
+    run(Lost(), federation(rounds=3), Faults())
+    assert sum("the training loss is nan" in record.message for record in caplog.records) == 1
+
+
+def test_random_numbers_of_torch_in_a_clients_code_are_those_of_the_seed() -> None:
+    class Drawing(FedAvg):
+        def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> Any:
+            return super().loss(ctx, task, params, batch) * torch.rand(())
+
+    first, second = (run(Drawing(), federation(rounds=2), Faults())[-1].digest for _ in range(2))
+    assert first == second
+
+
+def test_a_trained_key_that_no_model_has_is_named() -> None:
+    class Misspelt(FedAvg):
+        def trainable_keys(self, ctx: Context, broadcast: Any) -> list[str]:
+            return ["heads.bias"]
+
+    with pytest.raises(ClientFailed, match=r"trainable_keys names 'heads\.bias', which the model does"):
+        run(Misspelt(), federation(rounds=1), Faults())
 
 
 @dataclass(frozen=True, kw_only=True)

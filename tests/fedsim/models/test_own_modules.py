@@ -292,9 +292,31 @@ class Text(PlainMLP):
         return "four"
 
 
+class Squeezing(PlainMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
+class Detaching(PlainMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+class Listing(PlainMLP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = [nn.Linear(4, 4)]
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
+        (Squeezing, "of shape .4. for 1 examples; wanted: logits of shape .1, 4."),
+        (Detaching, "without a gradient, so that nothing could train; leave out `detach"),
+        (
+            Listing,
+            "in more, a plain list, so that their weights would not train; use nn.ModuleList",
+        ),
         (Counting, "changes the buffer calls of whole numbers"),
         (TwoInputs, "does not take a batch of numbers of shape .3, 12."),
         (Noisy, "draws random numbers in evaluation mode"),

@@ -25,7 +25,7 @@ from jobs.grid.process_pool import run_in_processes
 from jobs.grid.runner import EndedRun, TableProgress, run_table
 from jobs.grid.table import Table, list_tables, load_table, read_table
 from jobs.settings import Settings
-from jobs.spec import parse_spec
+from jobs.spec import parse_spec, preset_text
 from jobs.spec.grid import hash_spec
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
@@ -273,6 +273,15 @@ def test_a_table_like_another_has_its_fields_but_for_its_own_and_the_measured_ho
     own = {"name": "mine", "title": "Mine", "seeds": (5,), "hours": None}
     assert other.hours is not None
     assert read_table(file) == other.model_copy(update=own)
+
+
+def test_the_base_spec_of_a_table_may_be_a_file_beside_it(tmp_path: Path, table: Table) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("preset: demo", "preset: base.yaml"), "utf-8")
+    with pytest.raises(SettingsError, match=r"base\.yaml cannot be read: No such file"):
+        read_table(file)
+    (tmp_path / "base.yaml").write_text(preset_text("demo"), "utf-8")
+    assert [member.spec for member in read_table(file).runs()] == [member.spec for member in table.runs()]
 
 
 def test_items_of_every_run_may_be_a_mapping(tmp_path: Path, table: Table) -> None:
