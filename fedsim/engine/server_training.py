@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,12 +11,16 @@ from typing import Any
 
 import torch
 
+from fedsim.base import tree
 from fedsim.base.precision import use_precision
 from fedsim.base.progress import relay_progress
+from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.worker import one_thread
+
+_LOG = logging.getLogger(__name__)
 
 UNCOUNTED: AbstractContextManager[None] = nullcontext()
 
@@ -47,7 +52,34 @@ def train_server(
     if training is None:
         return state
     learning = _iterate_server_training(algorithm, training, ctx, state, reduced, device, counter)
-    return (yield from relay_progress(learning, partial(ServerTrainingProgress, ctx.round + 1), TELL_SECONDS))
+    after = yield from relay_progress(learning, partial(ServerTrainingProgress, ctx.round + 1), TELL_SECONDS)
+    if not ctx.round and not training.trains_before_evaluation:
+        _warn_if_deployed_changed(algorithm, ctx, state, after)
+    return after
+
+
+def _warn_if_deployed_changed(algorithm: Algorithm, ctx: Context, before: Any, after: Any) -> None:
+    """Log a warning if the server training of round 1 changed the models that were scored before it."""
+    if not algorithm.deploys_models:
+        return
+    with attribute_server_errors(algorithm, "deploy_models"):
+        changed = [
+            name
+            for each in ctx.architectures.values()
+            for name, scored in algorithm.deploy_models(each, before).items()
+            if not _are_equal(scored, algorithm.deploy_models(each, after).get(name, {}))
+        ]
+    if changed:
+        _LOG.warning(
+            "%s: train_server changes the model %r after it was scored: the scores are not those of "
+            "the saved model; set trains_before_evaluation = True",
+            type(algorithm).__name__,
+            changed[0],
+        )
+
+
+def _are_equal(one: Tree, other: Tree) -> bool:
+    return tree.layout(one) == tree.layout(other) and torch.equal(tree.flatten(one), tree.flatten(other))
 
 
 def _iterate_server_training(

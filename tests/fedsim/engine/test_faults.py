@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg
+from fedsim.base import tree
 from fedsim.base.digest import ClientStatesDigest, client_state_digest, client_state_digests
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context, Reduction
+from fedsim.core import ClientTask, Context, Progress, Reduction
 from fedsim.core.capabilities import (
     ClientInstructions,
     CohortSelection,
@@ -22,6 +23,7 @@ from fedsim.core.capabilities import (
     PayloadAccounting,
     PersonalBroadcast,
     PersonalModels,
+    ServerTraining,
     StepNoise,
 )
 from fedsim.engine.evaluation.personal_evaluation import evaluate_personal_models, personal_evaluation_work
@@ -203,6 +205,22 @@ def test_a_diverged_loss_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
     run(Lost(), federation(rounds=3), Faults())
     assert sum("the training loss is nan" in record.message for record in caplog.records) == 1
+
+
+def test_a_model_that_changes_after_its_scores_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Late(FedAvg, ServerTraining):
+        def train_server(self, ctx: Context, state: Any, reduced: Any) -> Any:
+            yield Progress("shift", 1, 1)
+            return replace(state, params=tree.scale(state.params, 1.1))
+
+    class Early(Late):
+        trains_before_evaluation: ClassVar[bool] = True
+
+    for method in (Late(), Early()):
+        caplog.clear()
+        run(method, federation(rounds=2), Faults())
+        said = [record.message for record in caplog.records if "trains_before_evaluation" in record.message]
+        assert len(said) == (not method.trains_before_evaluation)
 
 
 def test_random_numbers_of_torch_in_a_clients_code_are_those_of_the_seed() -> None:
