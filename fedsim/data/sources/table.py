@@ -289,10 +289,22 @@ def _number_classes(target: str, whole: Any) -> tuple[Indices, tuple[str, ...]]:
     if len(found) > MOST_CLASSES:
         message = f"has {len(found):,} different values, more than {MOST_CLASSES:,} classes"
         raise make_spec_error("target", target, message, "choose a column of classes")
+    _check_spelling(target, found)
     values = import_pyarrow().array(found, column.type)
     numbers = compute.index_in(column, value_set=values).to_numpy(zero_copy_only=False)
     names = (str(value).lower() if isinstance(value, bool) else str(value) for value in found)
     return numbers.astype(np.int64), tuple(names)
+
+
+def _check_spelling(target: str, values: Sequence[Any]) -> None:
+    """Raise SpecError if two classes differ by spaces at their ends or by case alone."""
+    seen = dict[str, str]()
+    for value in values:
+        if isinstance(value, str):
+            other = seen.setdefault(value.strip().lower(), value)
+            if other != value:
+                message = f"has the classes {other!r} and {value!r}, which differ by spaces or case alone"
+                raise make_spec_error("target", target, message, "write one class in one way")
 
 
 def _number_clients(

@@ -259,6 +259,11 @@ def test_values_and_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("a,y\n1,2\n3\n")
     with pytest.raises(DataError, match=r"mine\.csv: is not a complete table"):
         load(tmp_path, "mine.csv", "y")
+    (tmp_path / "mine.csv").write_text("a,y\n1,yes\n2,no\n3,yes \n")
+    with pytest.raises(
+        SpecError, match=r"the classes 'yes' and 'yes ', which differ by spaces or case alone"
+    ):
+        load(tmp_path, "mine.csv", "y")
     (tmp_path / "mine.csv").write_text("a;y\n1,5;2\n")
     with pytest.raises(DataError, match=r"mine\.csv: its columns are separated by semicolons"):
         load(tmp_path, "mine.csv", "y")
