@@ -38,5 +38,6 @@ def test_every_exit_code_is_named() -> None:
 
 
 def test_the_sweep_is_one() -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(members(read_sweep(yaml.safe_load(text)))) == 24
+    sweep, table = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(members(read_sweep(yaml.safe_load(sweep)))) == 24
+    assert Table.model_validate({**yaml.safe_load(table), "name": "mine", "axes": {}, "rows": [], "columns": []})

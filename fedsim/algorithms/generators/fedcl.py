@@ -294,7 +294,7 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """FedGen's update, and the client's part of the mean of last models, or the change of it."""
         update = super().make_update(ctx, task, trained)
-        held, model = torch.tensor(task.num_examples), dict(trained.params)
+        held, model = torch.tensor(task.num_examples, device=task.device), dict(trained.params)
         upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}, "models": {}}
         if self.average == "cohort":
             return update._replace(upload=upload)
