@@ -12,6 +12,8 @@ import typer
 import yaml
 
 from api.cli.main import EXIT_CODES, app
+from jobs.grid.table import read_table
+from jobs.spec import preset_text
 from jobs.spec.sweep import members, read_sweep
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
@@ -37,7 +39,9 @@ def test_every_exit_code_is_named() -> None:
     assert named == {0, 5, 130, 143, *EXIT_CODES.values()}
 
 
-def test_the_sweep_is_one() -> None:
+def test_the_sweep_and_the_table_are_such(tmp_path: Path) -> None:
     sweep, table = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(members(read_sweep(yaml.safe_load(sweep)))) == 24
-    assert Table.model_validate({**yaml.safe_load(table), "name": "mine", "axes": {}, "rows": [], "columns": []})
+    (tmp_path / "base.yaml").write_text(preset_text("demo"), "utf-8")
+    (tmp_path / "mine.yaml").write_text(table, "utf-8")
+    assert len(read_table(tmp_path / "mine.yaml").cells(["data", "method"])) == 4
