@@ -83,7 +83,7 @@ class Verdict:
     scale: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Make the verdict data for programs; figures are in the units of the metric, not scaled."""
+        """Make the verdict data for programs, in the units of the metric; a difference in "%" is a share."""
         about = {"claim": self.claim.id, "sentence": self.claim.sentence, "table": self.table}
         difference = None if self.difference is None else asdict(self.difference)
         figures = {"value": self.value, "baseline": self.baseline, "difference": difference}
@@ -386,7 +386,8 @@ def _choose_unit(comparison: Comparison, table: Table, smallest: float) -> tuple
     spent = comparison.show in OF_SPENT and metric in SPENT[1:]
     if comparison.show in (*OF_REACH, *OF_SPENT) and not spent:
         return "rounds", 1.0
-    if (metric in SUMS or spent) and smallest > 0 and not comparison.more_than:
+    is_plain = comparison.by is None and comparison.margin is None and not comparison.more_than
+    if (metric in SUMS or spent) and smallest > 0 and is_plain:
         return "%", 100.0
     if table.percent and "accuracy" in metric:
         return "points", 100.0
