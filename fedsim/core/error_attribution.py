@@ -15,7 +15,11 @@ from fedsim.errors import ClientFailed, FedsimError, MethodFailed, OutOfMemory
 MEMORY_MARKS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts in the `RuntimeError`s of torch that mean that memory ran out."""
 
-FOREIGN = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
+FOREIGN = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<",
+)
 """Beginnings of the file names of fedsim, of Python and of installed packages."""
 
 MEMORY_HINT = (

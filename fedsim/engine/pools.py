@@ -78,7 +78,7 @@ class SerialPool:
         Raises:
             ValueError: the pool's clients run another algorithm.
         """
-        if algorithm != self.worker.algorithm:
+        if algorithm is not self.worker.algorithm and algorithm != self.worker.algorithm:
             own = type(self.worker.algorithm).__name__
             raise ValueError(
                 f"the pool was made for {own}, and is to run {type(algorithm).__name__}, "
