@@ -3,10 +3,10 @@
 FedGen's CNN, 20 clients, ten of them a round, 20 rounds of 20 steps of batch 32, lr 0.01, seed 3; the global
 model on the whole test set. Measured:
 
-    FedAvg 0.646    FedCL 0.682    FedCL with the mean of the cohort 0.760
+    FedAvg 0.646    FedCL 0.749    with the mean of the cohort 0.760    with the mean of all clients 0.682
 
-Eq. 21 counts the last models of clients that did not come, so the first rounds are slower with it. The three
-runs take about 30 seconds of one core.
+The mean of all counts the last models of clients that did not come, so the first rounds are slower with it.
+The three runs of the test take about 30 seconds of one core.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def run(algorithm: Algorithm) -> list[RoundResult]:
 
 
 def test_fedcl_learns_and_goes_through_its_phases() -> None:
-    plain, cohort, whole = run(FedAvg()), run(FedCL(average="cohort")), run(FedCL())
-    accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, whole)]
+    plain, cohort, usual = run(FedAvg()), run(FedCL(average="cohort")), run(FedCL())
+    accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, usual)]
     assert accuracy[1] > accuracy[0] > 0.5, accuracy
-    assert accuracy[2] > accuracy[0] - 0.01, accuracy  # 0.036 above it was measured
-    for results in (cohort, whole):
+    assert accuracy[2] > accuracy[0] + 0.03, accuracy  # 0.103 above it was measured
+    for results in (cohort, usual):
         left = [reason for result in results if (reason := result.method["left"])]
         assert len(left) == 3
         assert results[-1].method["quantiles"][1] < results[0].method["quantiles"][1]
