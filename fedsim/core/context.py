@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import torch
 
@@ -39,7 +40,8 @@ class Context:
         clock: simulated seconds at the start of the round, on the server of a run with devices; else 0.
         limits: {client: its epochs, or its steps with `local.steps`}, for clients that do less than `local`
             says, because of a deadline.
-        usual_local: the local training of clients without a limit, where `local` is that of one with a limit.
+        unlimited_local: the local training of clients without a limit, where `local` is that of one with a
+            limit; else None.
     """
 
     round: int
@@ -59,12 +61,22 @@ class Context:
     device: torch.device = CPU
     clock: float = 0.0
     limits: Mapping[int, int] = field(default_factory=dict)
-    usual_local: LocalTraining | None = None
+    unlimited_local: LocalTraining | None = None
 
     @property
     def net(self) -> Net:
         """The architecture of this context."""
         return self.nets[self.architecture]
+
+    @property
+    def usual_local(self) -> LocalTraining:
+        """The local training of a client without a limit: the same for all clients and the server."""
+        return self.unlimited_local or self.local
+
+    @property
+    def usual_steps(self) -> int:
+        """The local steps of a client of average size without a limit, at least 1."""
+        return self.usual_local.steps_for(max(1, ceil(self.mean_examples)))
 
     def require_public_set(self) -> PublicSet:
         """Return the public set.
@@ -94,7 +106,7 @@ class Context:
 
     def limit_work(self, amount: int) -> Context:
         """Return this round with so many epochs, or so many steps with `local.steps`."""
-        return replace(self, local=self.local.limit_work(amount), limits={}, usual_local=self.local)
+        return replace(self, local=self.local.limit_work(amount), limits={}, unlimited_local=self.local)
 
     def for_architecture(self, architecture: int) -> Context:
         """Return this round with one architecture."""

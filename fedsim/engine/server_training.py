@@ -63,12 +63,11 @@ def _warn_if_deployed_changed(algorithm: Algorithm, ctx: Context, before: Any, a
     if not algorithm.deploys_models:
         return
     with attribute_server_errors(algorithm, "deploy_models"):
-        changed = [
-            name
+        pairs = [
+            (algorithm.deploy_models(each, before), algorithm.deploy_models(each, after))
             for each in ctx.architectures.values()
-            for name, scored in algorithm.deploy_models(each, before).items()
-            if not _are_equal(scored, algorithm.deploy_models(each, after).get(name, {}))
         ]
+        changed = [name for old, new in pairs for name in old if not _are_equal(old[name], new.get(name, {}))]
     if changed:
         _LOG.warning(
             "%s: train_server changes the model %r after it was scored: the scores are not those of "
@@ -79,7 +78,8 @@ def _warn_if_deployed_changed(algorithm: Algorithm, ctx: Context, before: Any, a
 
 
 def _are_equal(one: Tree, other: Tree) -> bool:
-    return tree.layout(one) == tree.layout(other) and torch.equal(tree.flatten(one), tree.flatten(other))
+    pairs = zip(tree.leaves(one), tree.leaves(other), strict=True)
+    return tree.layout(one) == tree.layout(other) and all(torch.equal(a, b) for (_, a), (_, b) in pairs)
 
 
 def _iterate_server_training(

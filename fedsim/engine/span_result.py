@@ -202,16 +202,22 @@ def make_client_sums(
     return made
 
 
-def check_update(algorithm: Algorithm, update: Any) -> None:
+def require_update(algorithm: Algorithm, returned: Any) -> ClientUpdate:
+    """Return what `train_client` returned; raise TypeError if it is no update."""
+    if not isinstance(returned, ClientUpdate):
+        name = type(algorithm).__name__
+        raise TypeError(f"train_client of {name} returned {_describe(returned)}; return the ClientUpdate")
+    return returned
+
+
+def check_update(algorithm: Algorithm, update: ClientUpdate) -> None:
     """Check that an update has the declared payloads, trees of tensors, and a state where one is kept.
 
     Raises:
-        TypeError: train_client returned no update, or a payload or the state is no tree of tensors.
+        TypeError: a payload or the state is no tree of tensors.
         ValueError: a payload is missing or not declared, or the state has no place.
     """
     name = type(algorithm).__name__
-    if not isinstance(update, ClientUpdate):
-        raise TypeError(f"train_client of {name} returned {_describe(update)}; return the ClientUpdate")
     declared, uploaded = set(algorithm.uploads), set(update.upload)
     if declared != uploaded:
         missing, surplus = sorted(declared - uploaded), sorted(uploaded - declared)

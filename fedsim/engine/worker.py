@@ -38,6 +38,7 @@ from fedsim.engine.span_result import (
     Sums,
     check_update,
     make_client_sums,
+    require_update,
     select_gathered,
 )
 from fedsim.learning_tasks.score import sum_scores
@@ -190,10 +191,8 @@ class Worker:
         with random:
             task = self.loader.make_task(self.algorithm, ctx, client, broadcast, instruction, client_state)
             task = task._replace(lockstep=lockstep)
-            update = self.algorithm.train_client(ctx, task)
-            if isinstance(update, ClientUpdate) and (
-                completing := capability(self.algorithm, UpdatePostprocessing)
-            ):
+            update = require_update(self.algorithm, self.algorithm.train_client(ctx, task))
+            if completing := capability(self.algorithm, UpdatePostprocessing):
                 update = completing.postprocess_update(ctx, task, update)
             return task, update
 

@@ -249,6 +249,7 @@ def _compare_figures(
     if comparison.more_than:
         pairs.append(({**here, **comparison.more_than}, {**there, **comparison.more_than}))
     read = [[_collect(comparison, table, found, labels, delay) for labels in pair] for pair in pairs]
+    cells = [each for pair in zip(pairs, read, strict=True) for each in zip(*pair, strict=True)]
     values, baseline = read[0]
     if comparison.more_than:
         values, baseline = _subtract(values, baseline), _subtract(*read[1])
@@ -263,7 +264,6 @@ def _compare_figures(
     unit, scale = _choose_unit(comparison, table, min(figures + others))
     difference, judged = _compare_pairs(comparison, figures, others, unit)
     outcome = decide(judged, comparison.direction, comparison.margin)
-    labels = [each for pair in pairs for each in pair]
     return Verdict(
         claim=claim,
         table=table.name,
@@ -275,7 +275,7 @@ def _compare_figures(
         p_value=_find_p_value(comparison, figures, others, judged),
         seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
-        late=sum(_count_late(comparison, table, found, each, finite) for each in labels),
+        late=sum(_count_late(comparison, table, found, *each, finite) for each in cells),
         unit=unit,
         scale=scale,
     )
@@ -351,13 +351,18 @@ def _collect(
 
 
 def _count_late(
-    comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str], seeds: Sequence[int]
+    comparison: Comparison,
+    table: Table,
+    found: Found,
+    labels: Mapping[str, str],
+    figures: Values,
+    seeds: Sequence[int],
 ) -> int:
-    """Count the runs of a cell that never come up to the goal."""
+    """Count the runs of a cell that never come up to the goal: their figures are beyond their rounds."""
     if comparison.show not in OF_REACH:
         return 0
-    rounds = count_rounds(table, found, tuple(labels[axis] for axis in table.axes), comparison.show)
-    return sum(rounds[seed] is None for seed in seeds)
+    entries = found[tuple(labels[axis] for axis in table.axes)]
+    return sum(figures[seed] > entries[seed].rounds for seed in seeds)
 
 
 def _read_figure(comparison: Comparison, table: Table, entry: Entry) -> float | None:

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import ClassVar
 
 import torch
@@ -57,9 +56,8 @@ class FedNova(FedAvg):
 
     def relative_work(self, ctx: Context, steps: int) -> float:
         """The work a_i of a number of local steps, relative to a client of average size without a limit."""
-        local = ctx.usual_local or ctx.local
-        usual = local.steps_for(max(1, ceil(ctx.mean_examples)))
-        return local.total_step_size(steps) / local.total_step_size(usual)
+        local = ctx.usual_local
+        return local.total_step_size(steps) / local.total_step_size(ctx.usual_steps)
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The client's examples divided by its work, n_i / a_i; 0 for a client without examples."""

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Annotated, ClassVar
 
 import torch
@@ -100,8 +99,7 @@ class QFedAvg(FedAvg):
 
 def _mean_step_size(ctx: Context) -> float:
     """1 / L, the same for all clients: the mean change of a weight in a step, of a gradient of -1."""
-    local = ctx.usual_local or ctx.local
+    local = ctx.usual_local
     if not local.momentum and local.has_constant_rate:
         return local.lr
-    steps = local.steps_for(max(1, ceil(ctx.mean_examples)))
-    return local.total_step_size(steps) / steps
+    return local.total_step_size(ctx.usual_steps) / ctx.usual_steps
