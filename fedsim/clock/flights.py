@@ -131,7 +131,7 @@ class FlightQueue:
         """
         arrived, vanished, deadline = list[Flight](), list[Flight](), self.now + seconds
         self._fill_places(version, measure)
-        while self._flights and (self._flights[0].end <= deadline or not arrived):
+        while self._flights and (not arrived or self._flights[0].end <= max(deadline, self.now)):
             self._end_flight(arrived, vanished)
             if not self._flights and not arrived:
                 self._fill_places(version, measure)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import pow
 
 from fedsim.base.precision import Precision
+from fedsim.core.effort import Effort
 from fedsim.core.optimizers import SGD, LocalOptimizer
 from fedsim.core.schedules import CONSTANT, Schedule
 
@@ -136,3 +137,12 @@ class LocalTraining:
         If the local training is given in steps, all of them count as one pass.
         """
         return steps // self.epochs if self.steps is None else steps
+
+    def count_forward_passes(self, steps: int, passes: int = 1) -> Effort:
+        """Count passes over a client's examples without a gradient, such as one that measures its losses.
+
+        Args:
+            steps: local steps of a round.
+            passes: number of passes.
+        """
+        return Effort(passes * self.steps_per_pass(steps), ())

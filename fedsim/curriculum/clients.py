@@ -7,8 +7,9 @@ the run.
 
 Wire:
     down    the base algorithm's
-            survey    the global model, to every client, before the cohort is chosen (`scores: all`), without
-                      keys that all clients have from the run's seed: a fixed head, a closed block
+            survey    the global model, to every client that is online, before the cohort is chosen (`scores:
+                      all`), without keys that all clients have from the run's seed: a fixed head, a closed
+                      block
     up      the base algorithm's
             survey    the mean loss, one number: of all clients (`scores: all`), or with the cohort's uploads
                       (`scores: kept`), GATHER; an expert's mean loss, once, before round 1 (`scores: expert`)
@@ -48,7 +49,7 @@ from fedsim.base import rng as streams
 from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
 from fedsim.core.capabilities import (
     ClientSurvey,
     CohortSelection,
@@ -61,6 +62,7 @@ from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.curriculum.pacing import Family, count_open, plan_outer_rounds
 from fedsim.curriculum.scores import Order, rank_by_easiness
 from fedsim.samplers import CohortSampling
+from fedsim.samplers.availability import OnlineClients
 from fedsim.training.losses import measure_losses
 
 
@@ -89,8 +91,8 @@ class ClientCurriculum(StatefulWrapper):
         a: share of the rounds after which all clients are open.
         b: share of the clients that is open at first.
         order: `curriculum` (small loss first), `anti` (large loss first), or `random`.
-        scores: `all` asks every client before each round; `kept` uses the losses that cohorts sent; `expert`
-            the losses of an expert, which every client sends once.
+        scores: `all` asks every client that is online before each round; `kept` uses the losses that cohorts
+            sent; `expert` the losses of an expert, which every client sends once.
         half_life: rounds after which a kept loss has moved half the way to the mean, for `kept`.
         batches: `one` mini-batch of the open clients before they are ranked again, or `all` of them, or all
             `together` as one cohort.
@@ -189,13 +191,19 @@ class ClientCurriculum(StatefulWrapper):
         return replace(state, losses=known, heard=torch.zeros_like(state.heard))
 
     def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
-        """All clients, while the losses change the choice of the cohort; otherwise those the sampler asks."""
+        """All clients that are online, while losses change the choice of the cohort; else the sampler's."""
         if self._asks_all_clients(ctx, state):
-            return range(ctx.num_clients)
+            return self._list_online_clients(ctx)
         return self._list_sampler_survey(ctx, state)
 
     def _asks_all_clients(self, ctx: Context, state: Any) -> bool:
         return self._surveys and self.count_open_clients(ctx) < ctx.num_clients and not len(state.line)
+
+    def _list_online_clients(self, ctx: Context) -> Sequence[int]:
+        sampler = None if self._sampling is None else self._sampling.sampler
+        if not isinstance(sampler, OnlineClients):
+            return range(ctx.num_clients)
+        return list(map(int, np.flatnonzero(sampler.find_online(ctx))))
 
     def _list_sampler_survey(self, ctx: Context, state: Any) -> Sequence[int]:
         if self._sampling is None or not self._sampling.sampler.surveys:
@@ -207,8 +215,9 @@ class ClientCurriculum(StatefulWrapper):
         """The state with the losses of the clients that were asked."""
         asked_all = self._asks_all_clients(ctx, state)
         if asked_all:
-            heard = torch.full_like(state.heard, ctx.round)
-            state = replace(state, losses=torch.from_numpy(losses.astype(np.float32)), heard=heard)
+            who = torch.tensor(self._list_online_clients(ctx), dtype=torch.int64)
+            known = state.losses.index_copy(0, who, torch.from_numpy(losses.astype(np.float32)))
+            state = replace(state, losses=known, heard=state.heard.index_fill(0, who, ctx.round))
         asked = self._list_sampler_survey(ctx, state)
         if self._sampling is None or not asked:
             return state
@@ -289,6 +298,11 @@ class ClientCurriculum(StatefulWrapper):
             return update
         loss = measure_losses(ctx, self.initial_params(ctx, task), task.examples).double().mean().float()
         return update._replace(upload={**update.upload, "survey": {"loss": loss}})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The base algorithm's effort; with kept scores, also one forward pass over the examples."""
+        usual: Sequence[Effort] = super().count_effort(ctx, state, steps)
+        return (*usual, ctx.local.count_forward_passes(steps)) if self._uploads_losses else usual
 
 
 def age_losses(

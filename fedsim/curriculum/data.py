@@ -22,7 +22,7 @@ Reference result: see docs/results/curriculum.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedsim.base.parameters import Share
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, Pacing
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, Pacing
 from fedsim.core.capabilities import BatchPacing, capability
 from fedsim.core.wrapper import Wrapper
 from fedsim.curriculum.pacing import Family, count_open
@@ -119,6 +119,15 @@ class DataCurriculum(Wrapper):
         return rule.easiness(
             *(judge_examples(ctx, models[name](ctx, task), task.examples) for name in rule.judges)
         )
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The base algorithm's effort, and a forward pass of each judge until all examples are open."""
+        usual: Sequence[Effort] = super().count_effort(ctx, state, steps)
+        judges = len(RULES[self.score].judges) if self.order != "random" else 0
+        examples = ctx.local.steps_per_pass(steps) * ctx.local.batch_size
+        if not (judges and steps) or self.count_open_examples(ctx, examples, steps)[0] == examples:
+            return usual
+        return (*usual, ctx.local.count_forward_passes(steps, judges))
 
     def _last_model(self, ctx: Context, task: ClientTask) -> Params:
         """The client's personal model after its last round; in its first round, the received model."""

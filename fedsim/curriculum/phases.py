@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
 from fedsim.core.capabilities import (
     ClientSurvey,
     CohortSelection,
@@ -137,3 +137,8 @@ class PhaseCurriculum(PhaseSettings, StatefulWrapper):
         losses = measure_losses(ctx, update.model, task.examples).double()
         mixture = self.fit_difficulties(SuperLoss(log(ctx.num_classes), STRENGTH).difficulty(losses))
         return update._replace(upload={**update.upload, PAYLOAD: {"mixture": mixture}})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The base algorithm's effort, and one forward pass over the examples for their difficulty."""
+        usual: Sequence[Effort] = super().count_effort(ctx, state, steps)
+        return (*usual, ctx.local.count_forward_passes(steps))

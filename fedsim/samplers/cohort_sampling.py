@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
 from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.samplers.sampler import ClientScores, Sampler
@@ -140,3 +140,8 @@ class CohortSampling(StatefulWrapper):
         losses = measure_losses(ctx, self.initial_params(ctx, task), task.examples).double()
         value = losses.mean() if self.sampler.score == "loss" else len(losses) * losses.square().mean().sqrt()
         return update._replace(upload={**update.upload, SCORE: {"value": value.float()}})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The base algorithm's effort, and one forward pass over the examples if the sampler needs scores."""
+        usual: Sequence[Effort] = super().count_effort(ctx, state, steps)
+        return usual if self.sampler.score is None else (*usual, ctx.local.count_forward_passes(steps))

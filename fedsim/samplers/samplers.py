@@ -25,10 +25,10 @@ class RoundRobin(Sampler):
     def select(
         self, ctx: Context, clients: NDArray[np.int64], known: ClientScores, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Take the next K of the order that may be selected, from position K x round on."""
+        """Take the next K of the order of those that may be selected, from position K x round on."""
         order = streams.stream(ctx.seed, "round robin").permutation(ctx.num_clients)
-        order = np.roll(order, -(ctx.round * ctx.cohort_size) % ctx.num_clients)
-        return order[np.isin(order, clients)][: ctx.cohort_size]
+        order = order[np.isin(order, clients)]
+        return np.roll(order, -(ctx.round * ctx.cohort_size) % len(order))[: ctx.cohort_size]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ Deviations: the paper takes single gradient steps and smooths the weights over r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Annotated
+from typing import Annotated, Any
 
 from fedsim.base.parameters import Range
-from fedsim.core import Algorithm, ClientTask, Context, Reduction
+from fedsim.core import Algorithm, ClientTask, Context, Effort, Reduction
 from fedsim.core.wrapper import Wrapper
 from fedsim.training.losses import measure_losses
 from fedsim.uploads.model_updates import MODEL, unwrap
@@ -57,6 +58,11 @@ class TiltedWeights(Wrapper):
         losses = measure_losses(ctx, self.base.initial_params(ctx, task), task.examples)
         exponent = self.tilt * float(losses.double().mean())
         return weight * exp(min(max(exponent, -MAX_EXPONENT), MAX_EXPONENT))
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The base algorithm's effort, and one forward pass over the examples for F_k."""
+        usual: Sequence[Effort] = super().count_effort(ctx, state, steps)
+        return (*usual, ctx.local.count_forward_passes(steps)) if self.tilt else usual
 
 
 def explain_own_weights(algorithm: Algorithm | type[Algorithm]) -> str:

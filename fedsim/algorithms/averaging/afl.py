@@ -31,7 +31,7 @@ Reference result: see docs/results/common.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -41,7 +41,7 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import ClientInstructions
 from fedsim.training.local_loop import TrainedModel
 from fedsim.training.losses import measure_losses
@@ -96,6 +96,10 @@ class AFL(FedAvg, ClientInstructions):
         losses = measure_losses(ctx, task.broadcast["params"], task.examples)
         loss = losses.double().sum() / max(len(losses), 1)
         return update._replace(upload={**update.upload, "loss": {"mean": loss.float()}})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The parent's effort, and one forward pass over the examples for the loss."""
+        return (*super().count_effort(ctx, state, steps), ctx.local.count_forward_passes(steps))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> AFLState:
         """The mean of the models, and the weights after one step of projected gradient ascent."""

@@ -32,9 +32,9 @@ Reference result: see docs/results/common.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ from fedsim.algorithms.fedavg import FedAvg, step_towards
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 from fedsim.training.losses import measure_losses
@@ -84,6 +84,11 @@ class QFedAvg(FedAvg):
             factor = self.q / (_mean_step_size(ctx) * self._measure_loss(ctx, task))
             damping = {"d": (factor * tree.dot(change, change)).float()}
         return update._replace(upload={**update.upload, "damping": damping})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The parent's effort, and one forward pass over the examples for the loss."""
+        usual = super().count_effort(ctx, state, steps)
+        return (*usual, ctx.local.count_forward_passes(steps)) if self.q else usual
 
     def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """The step towards the clients' mean, divided by 1 + d."""

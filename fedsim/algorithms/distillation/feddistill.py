@@ -31,7 +31,7 @@ Reference result: see docs/results/fedcl.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -42,7 +42,16 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    ReducedUpdates,
+    Reduction,
+    ServerState,
+)
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.techniques.label_means import mean_by_label
@@ -116,6 +125,11 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
         update = super().make_update(ctx, task, trained)
         rows = {"rows": mean_logits(ctx, task, trained.params)} if self.gamma else {}
         return update._replace(upload={**update.upload, "logits": rows})
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The parent's effort, and one forward pass over the examples for the mean logits."""
+        usual = super().count_effort(ctx, state, steps)
+        return (*usual, ctx.local.count_forward_passes(steps)) if self.gamma else usual
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ from fedsim.algorithms.generators.fedcl_state import FedCLState, RunningTauState
 from fedsim.algorithms.generators.fedgen import FedGen, gather_label_counts
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
 from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing
 from fedsim.techniques.gaussian_mixtures import pool_draws
 from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
@@ -322,6 +322,12 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
             largest = rule.is_most_confident(losses).double()
             metrics["largest_confidence_share"] = largest.mean() if len(largest) else torch.zeros(())
         return update._replace(upload={**update.upload, "difficulty": sent}, metrics=metrics)
+
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The parent's effort, and one forward pass over the examples for the losses."""
+        usual = super().count_effort(ctx, state, steps)
+        is_scored = self.measures_difficulty() or self.tau == "running"
+        return (*usual, ctx.local.count_forward_passes(steps)) if is_scored else usual
 
 
 @cache

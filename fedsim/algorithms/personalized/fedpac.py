@@ -238,7 +238,7 @@ class FedPAC(FedRep, ClientInstructions, PersonalBroadcast):
         """FedRep's effort, and forward passes over the examples for the moments and for the prototypes."""
         passes = int(self.combine or self.lambda_align > 0) + int(self.lambda_align > 0)
         usual = super().count_effort(ctx, state, steps)
-        return (*usual, Effort(passes * ctx.local.steps_per_pass(steps), ())) if passes else usual
+        return (*usual, ctx.local.count_forward_passes(steps, passes)) if passes else usual
 
 
 def _complete_prototypes(task: ClientTask, means: Tensor) -> ClientTask:

@@ -156,7 +156,7 @@ class FedProto(PersonalParts, PersonalBroadcast):
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The parent's effort, and one forward pass over the examples for the prototypes."""
         usual = super().count_effort(ctx, state, steps)
-        return (*usual, Effort(ctx.local.steps_per_pass(steps), ())) if self.lambda_proto else usual
+        return (*usual, ctx.local.count_forward_passes(steps)) if self.lambda_proto else usual
 
 
 def prototype_distance(features: Tensor, prototypes: Tensor, batch: Batch) -> Tensor:

@@ -182,4 +182,4 @@ class IFCA(FedAvg, PayloadAccounting):
         training = Effort(steps, ctx.net.parameters)
         if self.clusters == 1:
             return (training,)
-        return (Effort(ctx.local.steps_per_pass(steps), (), forwards=self.clusters - 1), training)
+        return (ctx.local.count_forward_passes(steps, self.clusters), training)

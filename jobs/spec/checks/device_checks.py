@@ -8,7 +8,7 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.clock.asynchronous import Asynchronous, FedBuff, explain_waiting
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import FLEETS
-from fedsim.clock.policies import POLICIES, Policy, Tiers
+from fedsim.clock.policies import POLICIES, OverSelection, Policy, Tiers
 from fedsim.core import Algorithm
 from fedsim.core.capabilities import ClientSurvey, CohortSelection
 from fedsim.data.places import DataRoots
@@ -37,7 +37,8 @@ def find_device_faults(spec: JobSpec) -> list[FieldError]:
         except SpecError as error:
             fleet_faults = prefix_paths("devices.fleet", error.errors)
     policy_faults = find_setting_faults("devices.policy", chosen.policy, POLICIES)
-    return fleet_faults + (policy_faults or [*_find_tier_faults(spec), *_find_buffer_faults(spec)])
+    finders = (_find_tier_faults, _find_over_selection_faults, _find_buffer_faults)
+    return fleet_faults + (policy_faults or [fault for find in finders for fault in find(spec)])
 
 
 def _find_tier_faults(spec: JobSpec) -> list[FieldError]:
@@ -78,6 +79,18 @@ def count_updates_per_round(spec: JobSpec) -> int:
 def _make_policy(spec: JobSpec) -> Policy | Asynchronous | None:
     chosen = None if spec.devices is None else spec.devices.policy
     return None if chosen is None else POLICIES[chosen.name](**chosen.params)
+
+
+def _find_over_selection_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a client curriculum whose number of clients in a round is not that of the cohort."""
+    curriculum = spec.curriculum.clients
+    if curriculum is None or not isinstance(_make_policy(spec), OverSelection):
+        return []
+    if curriculum.batches != "together" and curriculum.pace != "outer":
+        return []
+    way = "batches: together" if curriculum.batches == "together" else "pace: outer"
+    message = f"takes the first clients of a cohort, and curriculum.clients.{way} plans whole ones"
+    return [FieldError("devices.policy", "over_selection", message, "use another policy, such as deadline")]
 
 
 def _find_buffer_faults(spec: JobSpec) -> list[FieldError]:

@@ -101,6 +101,14 @@ def test_the_first_draw_of_a_version_is_the_cohort_of_a_round() -> None:
         assert queue.now == 2.0 * (version + 1)
 
 
+def test_updates_that_arrive_together_after_a_deadline_are_of_one_step() -> None:
+    queue = FlightQueue(4, 10, seed=0)
+    for version in range(3):
+        ended = queue.wait_until_deadline(version, 1.0, lambda clients: [2.0] * len(clients))
+        assert [each.version for each in ended.arrived] == [version] * 4
+        assert queue.now == 2.0 * (version + 1)
+
+
 def test_a_federation_smaller_than_its_places_has_free_ones() -> None:
     queue = FlightQueue(3, 3, seed=0)
     steps = run(queue, 20, 3)

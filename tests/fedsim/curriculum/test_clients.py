@@ -28,6 +28,8 @@ from fedsim.curriculum.scores import Order
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
+from fedsim.samplers import CohortSampling
+from fedsim.samplers.availability import Availability
 from jobs.spec import JobSpec
 from tests.fedsim.curriculum.test_data import METHODS, method
 from tests.fedsim.federations import federation
@@ -98,6 +100,21 @@ def test_asking_is_counted_and_nobody_is_asked_in_vain() -> None:
     never = run(ClientCurriculum(base=FedAvg(), order="random"), population)
     assert all("survey" not in r.traffic.by_payload and r.seconds["survey"] == 0 for r in never)
     assert never[0].method["client_curriculum"]["mean_loss"] is None
+
+
+def test_only_clients_that_are_online_are_asked() -> None:
+    population = federation(UNEVEN, cohort_size=2, rounds=3)
+    sampler = Availability(lowest=0.0)
+    online = [np.flatnonzero(sampler.find_online(population.context(number))) for number in range(3)]
+    method = ClientCurriculum(base=CohortSampling(base=FedAvg(), sampler=sampler), a=1.0)
+    heard = np.full(10, -1)
+    for number, result in enumerate(run(method, population)):
+        size = 4 * population.nets[0].count_parameters()
+        assert result.traffic.by_payload["survey"] == len(online[number]) * (size + 4)
+        heard[online[number]] = number
+        assert result.state.heard.tolist() == heard.tolist()
+        assert torch.equal(result.state.losses.isnan(), result.state.heard < 0)
+    assert 0 < len(online[0]) < 10
 
 
 def test_all_mini_batches_come_before_clients_are_ranked_again() -> None:

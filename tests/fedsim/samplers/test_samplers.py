@@ -92,6 +92,14 @@ def test_round_robin_takes_everybody_equally_often() -> None:
         assert list(result.cohort) == sorted(order[(4 * number + np.arange(4)) % 10])
 
 
+def test_round_robin_is_in_turn_among_the_clients_that_may_come() -> None:
+    population, among = federation(cohort_size=2, rounds=9), np.array([0, 1, 2, 8, 9])
+    came = [
+        RoundRobin().select(population.context(t), among, NOTHING, np.random.default_rng(0)) for t in range(5)
+    ]
+    assert Counter(np.concatenate(came).tolist()) == dict.fromkeys(among.tolist(), 2)
+
+
 def test_who_is_offline_does_not_take_part() -> None:
     population = federation(cohort_size=8, rounds=10)
     results = run(sampled(Availability(lowest=0.0)), population)

@@ -30,14 +30,20 @@ from fedsim.base.costs import Cost
 from fedsim.clients.population import Population
 from fedsim.core import Context, Effort, LocalTraining, RunSettings
 from fedsim.core.capabilities import select_cohort
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.curriculum.phases import PhaseCurriculum
 from fedsim.data import Dataset, Examples
 from fedsim.data.federation import make_federation
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.models import make_net
 from fedsim.models.net import Net
+from fedsim.samplers import CohortSampling
+from fedsim.samplers.oort import Oort
+from fedsim.samplers.samplers import PowerOfChoice
 from fedsim.training.effort import CostMeter, paper_updates
 from fedsim.training.flops import example_flops
+from fedsim.uploads.tilted_weights import TiltedWeights
 from jobs.spec import parse_spec, parse_text, preset_text
 from jobs.spec.spec_text import apply_overrides
 from tests.fedsim.federations import federation
@@ -212,6 +218,35 @@ def test_steps_of_several_kinds() -> None:
     forward = 2 * (60 + 20)
     first, second = forward + 2 * 20 + 4 * 7, forward + 2 * 20 + 2 * 60 + forward
     assert cost.flops == 5 * first + 5 * second
+
+
+SCORING = {
+    "oort": (CohortSampling(base=FedAvg(), sampler=Oort()), 1),
+    "power_of_choice": (CohortSampling(base=FedAvg(), sampler=PowerOfChoice()), 0),
+    "kept losses": (ClientCurriculum(base=FedAvg(), scores="kept"), 1),
+    "examples": (DataCurriculum(base=FedAvg(), score="global_loss"), 1),
+    "examples by two models": (DataCurriculum(base=FedAvg(), score="both_loss"), 2),
+    "examples in a random order": (DataCurriculum(base=FedAvg(), order="random"), 0),
+    "all examples": (DataCurriculum(base=FedAvg(), b=1.0), 0),
+    "phases": (PhaseCurriculum(base=FedAvg()), 1),
+    "term": (TiltedWeights(base=FedAvg(), tilt=1.0), 1),
+    "qfedavg": (ALGORITHMS["qfedavg"](), 1),
+    "afl": (ALGORITHMS["afl"](), 1),
+    "fedcl": (ALGORITHMS["fedcl"](alpha=0.0, beta=0.0), 1),
+    "feddistill+": (ALGORITHMS["feddistill_plus"](), 1),
+    "ifca": (ALGORITHMS["ifca"](clusters=3), 3),
+}
+"""A method, and the passes in which its clients measure losses or logits."""
+
+
+@pytest.mark.parametrize("name", SCORING)
+def test_a_pass_that_scores_examples_costs_its_operations(name: str) -> None:
+    method, passes = SCORING[name]
+    population = federation(hidden=5, rounds=4)
+    ctx, forward = population.context(0), 2 * (60 + 20)
+    meter, state = CostMeter(method, population), make_initial_state(method, population)
+    scoring = forward * passes * population.partition.size(2)
+    assert meter.client_flops(ctx, state, [2])[0] == meter.plain_flops(ctx, [2])[0] + scoring
 
 
 def test_who_holds_nothing_costs_nothing() -> None:

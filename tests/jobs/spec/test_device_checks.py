@@ -113,6 +113,12 @@ def test_parameters_reach_the_devices(settings: Settings) -> None:
             "sampler",
         ),
         (
+            {"fleet": "equal", "policy": "over_selection"},
+            {"curriculum": {"clients": {"batches": "together"}}},
+            "devices.policy",
+            "batches: together plans whole ones",
+        ),
+        (
             {"fleet": "equal", "policy": {"name": "fedbuff", "buffer": 21}},
             {},
             "devices.policy.buffer",
