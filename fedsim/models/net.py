@@ -71,6 +71,7 @@ class Net:
             normalisation layers, which are averaged and counted like parameters but never trained. Parameters
             whose `requires_grad` is False are constants: they neither train nor travel.
         parameters: the keys that a gradient step may change.
+        statistics: the other keys, such as the running mean of a normalisation layer.
         is_chain: whether the forward pass is the composition of the blocks.
         base: the names of the blocks of the body that have parameters.
         head_error: reason why `features` and `classify` cannot be used; "" if they can.
@@ -126,6 +127,7 @@ class Net:
         self.module, self._constants = module, list_constants(module)
         self.keys = tuple(select_keys(module))
         self.parameters = tuple(key for key, value in module.named_parameters() if value.requires_grad)
+        self.statistics = frozenset(self.keys) - frozenset(self.parameters)
         if not self.parameters:
             raise ValueError(f"{name} has no parameters that train")
         self.is_chain = is_chain(module) and not has_tied_parameters(module) and blocks is None

@@ -71,6 +71,13 @@ class Aggregator(ABC):
         """Return why this number of updates is too small; "" if it is large enough."""
         return ""
 
+    def _count_attacked(self, share: float, updates: int) -> int:
+        """Return how many updates a share of the clients can change: less than half of them.
+
+        Each attacker may be in a bucket of its own, so that a bucket of s clients has s times the share.
+        """
+        return min(floor(share * self.bucket_size * updates + TINY), (updates - 1) // 2)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Aggregator):
@@ -99,14 +106,15 @@ class TrimmedMean(Aggregator):
     """The mean of each coordinate without its extreme values (Yin et al., ICML 2018, arXiv:1803.01498).
 
     Attributes:
-        trim: share of the largest values, and share of the smallest values, that are left out.
+        trim: share of the clients; as many of the largest values, and of the smallest, are left out. With
+            buckets that is `bucket_size` times this share of their means.
     """
 
     trim: MinorityShare = 0.2
 
     def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Leave the extreme values out."""
-        cut = floor(self.trim * len(updates) + TINY)
+        cut = self._count_attacked(self.trim, len(updates))
         ordered = updates.sort(dim=0).values
         return Combined(ordered[cut : len(updates) - cut].mean(0))
 
@@ -119,8 +127,8 @@ class Krum(Aggregator):
     - 2 nearest neighbours.
 
     Attributes:
-        attackers: the share of attackers that the rule expects in a cohort; f is this share of n, rounded
-            down.
+        attackers: the share of attackers that the rule expects in a cohort; f is this share of the clients,
+            rounded down, and less than half of the updates.
     """
 
     attackers: MinorityShare = 0.2
@@ -139,7 +147,7 @@ class Krum(Aggregator):
         return _take_mean(updates, chosen)
 
     def _count_attackers(self, updates: int) -> int:
-        return floor(self.attackers * updates + TINY)
+        return self._count_attacked(self.attackers, updates)
 
     def explain_too_few(self, updates: int) -> str:
         """Return why there are no n - f - 2 neighbours; "" if there is one at least."""

@@ -20,15 +20,15 @@ from typing import Any
 import torch
 
 from fedsim.base import rng, tree
-from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.uploads.attacks import Attack, draw_attackers
 from fedsim.uploads.model_updates import (
-    ModelUpdate,
     find_payload_kinds,
     read_update,
+    replace_parameters,
     require_model_updates,
+    select_parameters,
     write_update,
 )
 from fedsim.uploads.robust_aggregation import RobustAggregation
@@ -82,9 +82,9 @@ class AttackedClients(StatefulWrapper):
         kinds = find_payload_kinds(self.base)
         sent = read_update(kinds, task.broadcast, update.upload)
         stream = rng.stream(ctx.seed, "attack", ctx.round, task.client)
-        honest = tree.flatten(_select_parameters(ctx, sent))
+        honest = tree.flatten(select_parameters(ctx, sent))
         changed = self.attack.change_update(honest.cpu(), stream).to(honest.device)
-        lies = _replace_parameters(ctx, sent, changed)
+        lies = replace_parameters(ctx, sent, changed)
         return update._replace(upload=write_update(kinds, task.broadcast, lies, update.upload))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
@@ -117,14 +117,14 @@ class AttackedClients(StatefulWrapper):
             place: read_update(kinds, broadcast, {name: reduced[name][place] for name in kinds})
             for place in places
         }
-        vectors = {place: tree.flatten(_select_parameters(ctx, update)) for place, update in sent.items()}
+        vectors = {place: tree.flatten(select_parameters(ctx, update)) for place, update in sent.items()}
         own = torch.stack([vectors[place] for place in bad])
         others = [vectors[place] for place in places if place not in bad]
         forged = self.attack.forge_update(own, torch.stack(others) if others else own[:0])
         payloads = {name: list(reduced[name]) for name in kinds}
         for place in bad:
             pattern = {name: payloads[name][place] for name in kinds}
-            lies = _replace_parameters(ctx, sent[place], forged)
+            lies = replace_parameters(ctx, sent[place], forged)
             for name, payload in write_update(kinds, broadcast, lies, pattern).items():
                 payloads[name][place] = payload
         return replace(reduced, payloads=payloads)
@@ -142,15 +142,3 @@ class AttackedClients(StatefulWrapper):
 def _find_attackers(attack: Attack, seed: int, num_clients: int) -> frozenset[int]:
     """Return the malicious clients of a run."""
     return frozenset(draw_attackers(attack, seed, num_clients).tolist())
-
-
-def _select_parameters(ctx: Context, update: ModelUpdate) -> Tree:
-    """Return an update without statistics of normalisation layers."""
-    statistics = set(ctx.net.keys) - set(ctx.net.parameters)
-    return {name: tree.drop(payload, statistics) for name, payload in update.items()}
-
-
-def _replace_parameters(ctx: Context, update: ModelUpdate, vector: torch.Tensor) -> ModelUpdate:
-    """Return an update with the numbers of a vector in the places of `_select_parameters`."""
-    changed = tree.unflatten(vector, tree.layout(_select_parameters(ctx, update)))
-    return {name: {**payload, **changed.get(name, {})} for name, payload in update.items()}

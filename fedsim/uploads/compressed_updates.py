@@ -96,7 +96,7 @@ class CompressedUpdates(Wrapper):
         kinds = find_payload_kinds(self.base)
         sent = read_update(kinds, task.broadcast, {name: update.upload[name] for name in kinds})
         left, read, sizes = dict(task.client_state.get(RESIDUAL, {})), dict[str, Tree](), dict[str, int]()
-        statistics = set(ctx.net.keys) - set(ctx.net.parameters)
+        statistics = ctx.net.statistics
         for name, payload in sent.items():
             whole, change = tree.select(payload, statistics), tree.drop(payload, statistics)
             wanted = _add_residual(change, left.get(name, {}))

@@ -73,8 +73,8 @@ def unwrap(algorithm: Algorithm) -> Algorithm:
 def explain_statistics(nets: Sequence[Net]) -> str:
     """Return why models send more than noisy parameters; "" if they do not."""
     for net in nets:
-        if statistics := set(net.keys) - set(net.parameters):
-            return f"it sends statistics of its examples, such as {min(statistics)}"
+        if net.statistics:
+            return f"it sends statistics of its examples, such as {min(net.statistics)}"
     return ""
 
 
@@ -115,6 +115,23 @@ def write_update(
         for name, kind in uploads.items()
     }
     return sent if pattern is None else {name: tree.cast_like(sent[name], pattern[name]) for name in sent}
+
+
+def select_parameters(ctx: Context, update: ModelUpdate) -> ModelUpdate:
+    """Return an update without the running statistics of the model."""
+    return {name: tree.drop(payload, ctx.net.statistics) for name, payload in update.items()}
+
+
+def replace_parameters(ctx: Context, update: ModelUpdate, vector: Tensor) -> ModelUpdate:
+    """Return an update with other parameters, and with its own running statistics.
+
+    Args:
+        ctx: the round, for this architecture.
+        update: the update.
+        vector: the numbers of `select_parameters`, `[d]`.
+    """
+    changed = tree.unflatten(vector, tree.layout(select_parameters(ctx, update)))
+    return {name: {**payload, **changed.get(name, {})} for name, payload in update.items()}
 
 
 def replace_upload(

@@ -8,8 +8,11 @@ Wire:
             history   with FoolsGold: the sum of each client's updates, float64
             shares    of the clients in the update of the last round
 
-The rule combines whole updates, over all payloads together. The base algorithm then gets the combined
-update as its mean; a SUM is this mean times the number of clients. Clients without weight, such as those
+The rule combines whole updates, over all payloads together, without running statistics of the model:
+variances are often so much larger than parameters that distances and cosines would be theirs alone. Of the
+statistics the server takes the mean with the shares of the rule; a rule without shares combines them by
+themselves. The base algorithm then gets the combined update as its mean; a SUM is this mean times the number
+of clients. Clients without weight, such as those
 without examples, do not count. Clients of different architectures are combined apart.
 """
 
@@ -34,7 +37,9 @@ from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
 from fedsim.uploads.model_updates import (
     ModelUpdate,
     read_update,
+    replace_parameters,
     require_model_updates,
+    select_parameters,
     unwrap,
     write_update,
 )
@@ -106,7 +111,7 @@ class RobustAggregation(StatefulWrapper):
         kinds, broadcast = self.base.uploads, self.base.broadcast(ctx, state.base)
         sent = [read_update(kinds, broadcast, {n: reduced[n][place] for n in kinds}) for place in places]
         clients = tuple(reduced.clients[place] for place in places)
-        updates = torch.stack([tree.flatten(update) for update in sent])
+        updates = torch.stack([tree.flatten(select_parameters(ctx, update)) for update in sent])
         weights = torch.tensor([reduced.weights[place] for place in places], dtype=torch.float64)
         history = dict(state.history)
         if self.aggregator.needs_history:
@@ -114,9 +119,10 @@ class RobustAggregation(StatefulWrapper):
                 history[str(client)] = history[str(client)] + update if str(client) in history else update
         beside = torch.stack([history[str(client)] for client in clients]) if history else updates
         if self.aggregator.needs_server_update:
-            beside = tree.flatten(self._train_on_public_set(ctx, broadcast))[None]
+            beside = tree.flatten(select_parameters(ctx, self._train_on_public_set(ctx, broadcast)))[None]
         combined = self._apply_rule(ctx, updates, weights, beside)
-        change = tree.unflatten(combined.update, tree.layout(sent[0]))
+        statistics = self._combine_statistics(ctx, sent, weights, combined.weights)
+        change = dict(replace_parameters(ctx, statistics, combined.update))
         for name, kind in kinds.items():
             if kind is Reduction.SUM:
                 change[name] = tree.scale(change[name], float(len(places)))
@@ -125,6 +131,20 @@ class RobustAggregation(StatefulWrapper):
         )
         state = replace(state, history=history, shares={**_drop_old(state.shares, ctx), **dict(shares)})
         return write_update(kinds, broadcast, change), state
+
+    def _combine_statistics(
+        self, ctx: Context, sent: Sequence[ModelUpdate], weights: Tensor, shares: Tensor | None
+    ) -> ModelUpdate:
+        """Return the first update with the combined running statistics of all in place of its own."""
+        if not ctx.net.statistics:
+            return sent[0]
+        parts = [{name: tree.select(each[name], ctx.net.statistics) for name in each} for each in sent]
+        vectors = torch.stack([tree.flatten(part) for part in parts])
+        found = (
+            self._apply_rule(ctx, vectors, weights, vectors).update if shares is None else shares @ vectors
+        )
+        combined = tree.unflatten(found, tree.layout(parts[0]))
+        return {name: {**payload, **combined.get(name, {})} for name, payload in sent[0].items()}
 
     def _train_on_public_set(self, ctx: Context, broadcast: Tree) -> ModelUpdate:
         """Return the update of the server, which trains on the public set as a client does."""

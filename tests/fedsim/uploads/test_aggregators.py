@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,14 @@ def test_buckets_are_weighted_means() -> None:
     assert means.numpy() == pytest.approx(np.array(expected))
     assert masses.tolist() == [weights[group].sum() for group in groups]
     assert buckets.tolist() == [0, 1, 1, 2, 0]
+
+
+def test_each_attacker_may_be_in_a_bucket_of_its_own() -> None:
+    """A fifth of 20 clients is 4; in buckets of 2 they can change 4 of 10 updates."""
+    updates = np.concatenate([np.full((4, 3), -20.0), np.ones((6, 3))])
+    for rule in (TrimmedMean(bucket_size=2), MultiKrum(bucket_size=2)):
+        assert combine(rule, updates) == pytest.approx(np.ones(3))
+        assert combine(replace(rule, bucket_size=1), updates).min() < 0
 
 
 def test_krum_says_if_an_update_has_no_neighbours() -> None:
