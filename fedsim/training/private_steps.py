@@ -120,8 +120,11 @@ def sum_clipped_gradients(
             torch.stack([torch.linalg.vector_norm(part, dim=1) for part in each]), dim=0
         )
         counts = torch.ones_like(norms) if batch.mask is None else batch.mask[rows]
-        factors = (clip / norms.clamp(min=SMALLEST_NORM)).clamp(max=1.0) * counts
+        # No factor makes an infinite gradient as short as the bound; such an example does not count.
+        is_finite = norms.isfinite()
+        factors = torch.where(is_finite, (clip / norms.clamp(min=SMALLEST_NORM)).clamp(max=1.0) * counts, 0.0)
         total = total + (values * counts).sum()
+        each = [part.where(is_finite[:, None], 0.0) for part in each]
         sums = [old + (factors @ part).view_as(old) for old, part in zip(sums, each, strict=True)]
     return total, sums
 

@@ -110,8 +110,8 @@ class TopK(Sparsifier):
         count = count_kept(self.share, len(vector))
         kept = torch.sort(vector.abs(), descending=True, stable=True).indices[:count]
         found = torch.zeros_like(vector).index_copy_(0, kept, vector[kept])
-        # With all entries, no index is needed.
-        return Compressed(found, count * (PAIR_BYTES if count < len(vector) else NUMBER_BYTES))
+        # With more than half of the entries, the whole vector without indices is smaller.
+        return Compressed(found, min(count * PAIR_BYTES, len(vector) * NUMBER_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -305,7 +305,10 @@ class PrivateUpdates(StatefulWrapper):
         sent = read_update(kinds, received, {name: update.upload[name] for name in kinds})
         norm = measure_norm(sent)
         factor = (bound / norm.clamp(min=1e-12)).clamp(max=1.0)
-        sent = {name: tree.scale(part, factor) for name, part in sent.items()}
+        if norm.isfinite():
+            sent = {name: tree.scale(part, factor) for name, part in sent.items()}
+        else:  # no factor makes an infinite update as short as the bound
+            sent = {name: tree.zeros_like(part) for name, part in sent.items()}
         if self.kind == "local":
             stream = rng.stream(ctx.seed, "local privacy", ctx.round, task.client)
             sent = _add_noise(sent, self.noise_multiplier * bound, stream)

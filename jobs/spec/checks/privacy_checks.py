@@ -8,6 +8,7 @@ from math import ceil, floor
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import find_parameter_faults
 from fedsim.clock.policies import OverSelection
+from fedsim.core.capabilities import SentUpdates
 from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
 from fedsim.uploads import ATTACKS
@@ -67,7 +68,7 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
     if spec.privacy is not None and spec.privacy.shuffled:
         yield from _find_shuffler_conflicts(spec)
-    elif spec.privacy is not None and spec.privacy.kind != "local":
+    else:
         yield from _find_device_conflicts(spec)
     if len(spec.models) > 1:
         names = [model.name for model in spec.models]
@@ -76,7 +77,13 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
 
 def _find_device_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     """Find devices that let one client decide whether another one counts, or that choose the clients."""
-    if spec.devices is None:
+    if spec.devices is None or spec.privacy is None:
+        return
+    if spec.privacy.kind == "local":
+        if spec.devices.policy.name in ("deadline", "over_selection") and spec.local.steps is None:
+            message = "leaves out slow clients, and with local.epochs times tell numbers of examples"
+            hint = "set local.steps, which is the same for all, or use wait"
+            yield FieldError("devices.policy", spec.devices.policy.name, message, hint)
         return
     message = "chooses the clients, or lets one client's time decide whether another counts, and the budget "
     message += "holds for clients that take part by chance or in turn alone"
@@ -99,6 +106,17 @@ def _find_shuffler_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.secure_aggregation is not None:
         message = "needs the names of clients, which the shuffler of privacy.shuffled hides"
         yield FieldError("secure_aggregation", None, message, "leave one of them out")
+    if spec.compression is not None:
+        message = (
+            "lets the server tell clients apart, by what they choose or left out before, and the shuffler "
+        )
+        message += "of privacy.shuffled hides who they are"
+        yield FieldError("compression", spec.compression.name, message, "leave one of them out")
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and issubclass(algorithm, SentUpdates):
+        message = f"does not cover {spec.algorithm.name}, whose clients keep the noise of what they sent"
+        hint = "leave it out, or choose an algorithm whose clients keep nothing of it, such as fedavg"
+        yield FieldError("privacy.shuffled", True, message, hint)
 
 
 def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
@@ -115,7 +133,8 @@ def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.local.schedule.name == "plateau":
         message = "follows the clients' training losses, which have no noise"
         yield FieldError("local.schedule", "plateau", message, "use another schedule, such as cosine")
-    if spec.stop.metric == "train_loss" or (spec.stop.metric or "").startswith("personal_"):
+    metric = spec.stop.metric or ""
+    if metric == "train_loss" or metric.startswith("personal_") or "_members" in metric:
         message = "comes from the clients' examples without noise"
         yield FieldError("stop.metric", spec.stop.metric, message, "use a metric on the test set")
 

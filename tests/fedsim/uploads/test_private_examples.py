@@ -369,3 +369,18 @@ def test_few_examples_at_once_give_the_same_sums(at_once: int) -> None:
     expected_total, expected = sum_clipped_gradients(loss, given, batch, 0.4, at_once=1000)
     assert torch.allclose(total, expected_total)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(sums, expected, strict=True))
+
+
+def test_an_example_with_an_infinite_gradient_does_not_count() -> None:
+    population = federation([16], rounds=1, local=ONE_STEP)
+    ctx, task, batch = draw_batch(population, private(), 0)
+    given = dict(task.broadcast["params"])
+
+    def loss(weights: Params, example: Batch) -> Tensor:
+        return torch.nn.functional.cross_entropy(ctx.net(weights, example.x), example.y)
+
+    others = [0, *range(2, len(batch.y))]
+    broken = batch._replace(x=batch.x.index_fill(0, torch.tensor([1]), torch.inf))
+    _, sums = sum_clipped_gradients(loss, given, broken, 0.4, at_once=3)
+    _, expected = sum_clipped_gradients(loss, given, Batch(batch.x[others], batch.y[others]), 0.4, at_once=3)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(sums, expected, strict=True))

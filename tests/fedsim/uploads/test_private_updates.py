@@ -11,7 +11,7 @@ import torch
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedsim.base import rng, tree
-from fedsim.core import Algorithm, Context, ReducedUpdates
+from fedsim.core import Algorithm, Context, LocalTraining, ReducedUpdates
 from fedsim.core.capabilities import select_cohort
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
@@ -145,6 +145,13 @@ def test_no_client_moves_the_sum_by_more_than_the_bound() -> None:
     result = run(private(attacked, clip=0.25), population)[0]
     change = params(result) - start(population)
     assert np.linalg.norm(change) <= 0.25 * 1.001
+
+
+def test_clients_that_diverge_move_the_sum_by_nothing() -> None:
+    local = LocalTraining(epochs=2, batch_size=8, lr=1e30)
+    population = federation([16] * 4, rounds=1, local=local)
+    assert not np.isfinite(params(run(FedAvg(), population)[0])).all()
+    assert (params(run(private(clip=0.25), population)[0]) == start(population)).all()
 
 
 def test_one_bound_covers_all_payloads() -> None:

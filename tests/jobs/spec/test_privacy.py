@@ -228,6 +228,17 @@ SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
         (SHUFFLED, {"faults": {"client_error": "skip"}}, "faults.client_error", "whole cohorts"),
         (SHUFFLED, {"devices": {"fleet": "phones"}}, "devices", "whole cohorts"),
         (SHUFFLED, {"secure_aggregation": {}}, "secure_aggregation", "names of clients"),
+        (SHUFFLED, {"compression": "random_k"}, "compression", "tell clients apart"),
+        (SHUFFLED, {"algorithm": "scaffold"}, "privacy.shuffled", "keep the noise"),
+        *(
+            (
+                {"kind": "local", "noise_multiplier": 1},
+                {"devices": {"fleet": "phones", "policy": policy}},
+                "devices.policy",
+                "numbers of examples",
+            )
+            for policy in ("over_selection", {"name": "deadline", "seconds": 9})
+        ),
         ({**TREE, "epsilon": 4}, {}, "privacy.epsilon", "one round with noise_multiplier 1 spends"),
         (TREE, {"aggregation": "median"}, "aggregation", "no known sensitivity"),
         (TREE, {"clients": {"total": 20, "sampler": "oort"}}, "clients.sampler", "does not hold"),
@@ -256,6 +267,12 @@ SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
         (NOISE, {"curriculum": {"clients": {}}}, "curriculum.clients", "without noise"),
         (NOISE, {"local": {"schedule": "plateau"}}, "local.schedule", "training losses"),
         (NOISE, {"stop": {"metric": "train_loss", "target": 0.1}}, "stop.metric", "without noise"),
+        (
+            NOISE,
+            {"stop": {"metric": "global_members_accuracy", "patience": 2}},
+            "stop.metric",
+            "without noise",
+        ),
         (NOISE, {"model": ["mlp", "logistic"]}, "model", "several models"),
     ],
 )
