@@ -11,22 +11,9 @@ from typing import Any, TypeAlias
 
 from api.comparison.compared_run import ComparedRun
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT
+from jobs.spec.spec_text import CATALOGUE_SECTIONS
 
-CATALOGUES = {
-    "algorithm": "name",
-    "model": "name",
-    "data.dataset": "name",
-    "data.partition": "kind",
-    "clients.sampler": "name",
-    "local.optimizer": "name",
-    "local.schedule": "name",
-    "devices.fleet": "name",
-    "devices.policy": "name",
-    "aggregation": "name",
-    "attack": "name",
-    "compression": "name",
-    "privacy": "kind",
-}
+CATALOGUES = {"privacy": "kind"} | {path: next(iter(keys)) for path, keys in CATALOGUE_SECTIONS.items()}
 """Fields whose value has a name of its own, and the key of that name: `fedprox` needs no `algorithm=`."""
 
 MOST_LETTERS = 40  # of one value

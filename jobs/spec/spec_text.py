@@ -28,18 +28,29 @@ MAX_NODES = 20_000
 
 MAX_DEPTH = 40
 
-SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+CATALOGUE_SECTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "algorithm": {"name": "fedavg"},
         "model": {"name": "mlp"},
         "data.dataset": {"name": "digits"},
         "data.partition": {"kind": "dirichlet", "beta": 0.5, "min_size": 1},
-        "data.tests": {"kind": "global"},
+        "clients.sampler": {"name": "uniform"},
         "local.optimizer": {"name": "sgd"},
         "local.schedule": {"name": "constant"},
+        "attack": {"name": None},
+        "aggregation": {"name": None},
+        "compression": {"name": None},
+        "devices.fleet": {"name": None},
+        "devices.policy": {"name": "wait"},
     }
 )
-"""Sections that may be written as one word, with their defaults."""
+"""Sections that are an entry of a catalogue, with their defaults. The first key is that of the entry's name,
+which may be written in place of the section; None: the section has no default."""
+
+WORD_SECTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {**CATALOGUE_SECTIONS, "data.tests": {"kind": "global"}, "devices": {"fleet": None}}
+)
+"""Sections that may be written as one word: the value of their first key."""
 
 REPLACES: Mapping[str, str] = MappingProxyType({"local.steps": "local.epochs", "local.epochs": "local.steps"})
 """Fields that exclude each other: setting the first removes the second."""
@@ -294,9 +305,13 @@ def _write_value(data: dict[str, Any], parts: Sequence[str], value: Any) -> None
 
 def _open_section(value: Any, path: str, next_part: str) -> Any:
     """Return the section at a path as a mapping; return a plain value as it is."""
+    defaults = WORD_SECTIONS.get(path, {})
+    if value is None and next_part not in ("name", "kind"):
+        return {key: default for key, default in defaults.items() if default is not None}
     if value is None:
-        default = SHORTHANDS.get(path, {})
-        return {} if next_part in ("name", "kind") else dict(default)
-    if isinstance(value, str) and path in SHORTHANDS:
-        return {next(iter(SHORTHANDS[path])): value}
+        return {}
+    if isinstance(value, str) and defaults:
+        return {next(iter(defaults)): value}
+    if isinstance(value, list) and path == "data.tests" and value and isinstance(value[0], str):
+        return {"kind": value[0], "also": value[1:]}
     return value

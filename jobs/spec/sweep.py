@@ -33,20 +33,13 @@ from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT, GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
-from jobs.spec.spec_text import apply_overrides, parse_text
+from jobs.spec.spec_text import CATALOGUE_SECTIONS, apply_overrides, parse_text
 from jobs.spec.submission import check_submission
 
 MAX_RUNS = 10_000
 
 GROUP = "group"
 """The label that the jobs of a sweep share; its value is the sweep's name."""
-
-
-NAMED_FIELDS = (
-    *("algorithm", "model", "data.dataset", "data.partition"),
-    *("clients.sampler", "local.optimizer", "local.schedule", "devices.fleet", "devices.policy"),
-)
-"""Fields whose value is a name of its own: `fedprox` says more than `algorithm=fedprox`."""
 
 
 class Sweep(BaseModel):
@@ -205,11 +198,11 @@ def _name_cell(sweep: Sweep, run: GridRun) -> list[str]:
 
 
 def _is_value(items: Sequence[str], label: str) -> bool:
-    """Whether a label is the very value that it sets, and says nothing of its field."""
+    """Whether a label is the very value that it sets, and says nothing of its field, as `fedprox` does."""
     if len(items) != 1:
         return False
     path, _, value = items[0].partition("=")
-    return path not in NAMED_FIELDS and value in (label, json.dumps(label, ensure_ascii=False))
+    return path not in CATALOGUE_SECTIONS and value in (label, json.dumps(label, ensure_ascii=False))
 
 
 def make_label_key(axis: str) -> str:

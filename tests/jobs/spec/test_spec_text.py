@@ -1,5 +1,7 @@
 """Specs as they are written: numbers and words, overrides, files and presets."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from fedsim.errors import SpecError
 from jobs.spec import apply_overrides, load_spec, parse_spec, preset_text, presets
-from jobs.spec.spec_text import parse_text
+from jobs.spec.spec_text import CATALOGUE_SECTIONS, parse_text
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "0.00001", "1.0e-05", "10e-6"])
@@ -62,7 +64,53 @@ def test_overrides_open_shorthands_and_defaults():
     assert load_spec("demo", ["data.tests=merged", "data.tests.share=0.3"]).data.tests.share == 0.3
 
 
-@pytest.mark.parametrize("path", ["algorithm", "model", "data.dataset", "data.partition"])
+@pytest.mark.parametrize(
+    ("written", "item", "expected"),
+    [
+        ({"attack": "sign_flip"}, "attack.share=0.3", {"attack": {"name": "sign_flip", "share": 0.3}}),
+        (
+            {"clients": {"sampler": "oort"}},
+            "clients.sampler.decay=0.9",
+            {"clients": {"sampler": {"name": "oort", "decay": 0.9}}},
+        ),
+        ({"devices": "phones"}, "devices.dropout=0.1", {"devices": {"fleet": "phones", "dropout": 0.1}}),
+        (
+            {"devices": "phones"},
+            "devices.fleet.link=wifi",
+            {"devices": {"fleet": {"name": "phones", "link": "wifi"}}},
+        ),
+        (
+            {"data": {"tests": ["matched", "global"]}},
+            "data.tests.share=0.3",
+            {"data": {"tests": {"kind": "matched", "also": ["global"], "share": 0.3}}},
+        ),
+        ({}, "attack.name=sign_flip", {"attack": {"name": "sign_flip"}}),
+    ],
+)
+def test_overrides_open_every_section_that_may_be_one_word(written, item, expected):
+    assert apply_overrides({"algorithm": "fedavg", **written}, [item]) == {"algorithm": "fedavg", **expected}
+
+
+def test_the_form_has_the_same_sections_and_defaults():
+    text = (Path(__file__).parents[3] / "api" / "page" / "schema.js").read_text("utf-8")
+    rows = re.findall(
+        r'^  "?([\w.]+)"?: \{ kind: "\w+", key: "(\w+)", default: (null|"\w+")(.*) \},$', text, re.M
+    )
+    parameters = {path: more for path, _, _, more in rows if more}
+    assert parameters == {"data.partition": ", parameters: { beta: 0.5, min_size: 1 }"}
+    found = {path: {key: json.loads(default)} for path, key, default, _ in rows}
+    found["data.partition"] |= {"beta": 0.5, "min_size": 1}
+    assert found == CATALOGUE_SECTIONS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path, keys in CATALOGUE_SECTIONS.items()
+        if None not in keys.values() and "devices" not in path
+    ],
+)
 def test_overrides_start_from_the_defaults_that_a_spec_has(path):
     """Setting one parameter of a section that is not written changes that parameter alone."""
     data = apply_overrides({"algorithm": "fedavg"}, [f"{path}.extra=1"])
