@@ -65,6 +65,11 @@ class TripleDistillation:
             found["past"] = client_state["past"]
         return found
 
+    def has_weight(self) -> bool:
+        """Whether a term of the loss has a weight; without one, a client learns nothing on the public set."""
+        used = {"single": 2, "double": 3, "triple": 4}[self.strategy]
+        return any(self.alphas[:used])
+
     def loss(
         self,
         ctx: Context,

@@ -332,24 +332,27 @@ class AcePFL(
 
         Returns:
             The client's model, the other parts of its client state, and its mean loss; None without
-            predictions.
+            predictions or without a weight.
         """
         model, client_state = self.initial_params(ctx, task), tree.drop(task.client_state, ("model",))
         received = task.instruction.get("predictions", task.broadcast["predictions"])
         said = received.get("probabilities")
         if said is None:
             return model, client_state, None
+        triple = self._triple_distillation
+        if not triple.has_weight():  # not even running statistics follow the public set
+            return model, triple.update_client_state(ctx, task, model, said), None
         size = self.public_batch_size or ctx.local.batch_size
         steps = ctx.require_public_set().shuffle_batches(
             ctx.seed, round, epochs=self.public_epochs, batch_size=size
         )
         temperature = self.temperature(ctx)(round)
-        teachers = self._triple_distillation.make_teachers(ctx, task.client_state, said, temperature)
+        teachers = triple.make_teachers(ctx, task.client_state, said, temperature)
         public_task = task._replace(batches=steps, instruction={**task.instruction, TEACHERS: teachers})
         public_ctx = replace(ctx, local=ctx.local.with_constant_rate(self.eta2))
-        loss = TripleLoss(self._triple_distillation, temperature)
+        loss = TripleLoss(triple, temperature)
         trained = run_local_loop(LocalLoop(public_ctx, public_task, model, loss))
-        kept = self._triple_distillation.update_client_state(ctx, task, trained.params, said)
+        kept = triple.update_client_state(ctx, task, trained.params, said)
         return trained.params, kept, trained.loss
 
     @property
@@ -362,7 +365,7 @@ class AcePFL(
         """The local steps, the predictions on the public set, and once there are predictions its steps."""
         public, moving = ctx.require_public_set(), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
-        if state.predictions is not None:
+        if state.predictions is not None and self._triple_distillation.has_weight():
             size, passes = self.public_batch_size or ctx.local.batch_size, self.public_epochs
             found.append(Effort(passes * -(-len(public) // size), moving, examples=passes * len(public)))
             if self.distillation != "single":

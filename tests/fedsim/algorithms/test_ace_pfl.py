@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.base import rng, wire
+from fedsim.base.digest import digest
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draw_apart, draw_batches
 from fedsim.core import LocalTraining
@@ -22,7 +23,9 @@ from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
+from fedsim.models.net import InputForm, Net
 from tests.fedsim.federations import federation
+from tests.fedsim.handmade import build_normed
 
 LOCAL = LocalTraining(epochs=1, batch_size=8, lr=0.05)
 
@@ -275,6 +278,19 @@ def test_clients_keep_what_their_teachers_need(strategy: Any, keeps: set[str]) -
     assert algorithm.held_out_share(mixed().context(0)) == (0 if strategy == "single" else 0.1)
     assert "public_loss" in results[1].metrics
     assert "public_loss" not in results[0].metrics
+
+
+def test_without_a_weight_nothing_follows_the_public_set() -> None:
+    """Not even the running statistics of batch normalisation."""
+    population = replace(mixed(rounds=3), nets=(Net(build_normed, "normed", inputs=InputForm((12,))),))
+    algorithm = AcePFL(alpha1=0.0, alpha2=0.0, distillation="single", clustering="none")
+    public = population.public
+    assert public is not None
+    other = replace(population, public=replace(public, x=public.x * 3 + 1))
+    (results, pool), (_, pool_of_other) = run(algorithm, population), run(algorithm, other)
+    for client, state in pool.client_states().items():
+        assert digest(state) == digest(pool_of_other.client_states()[client])
+    assert results[0].cost == results[1].cost
 
 
 def test_noise_changes_what_is_sent_and_is_the_same_again() -> None:
