@@ -15,7 +15,14 @@ from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
 
 EndReason: TypeAlias = Literal[
-    "target", "patience", "max_bytes", "max_seconds", "round", "privacy_budget", "rounds"
+    "target",
+    "patience",
+    "max_bytes",
+    "max_seconds",
+    "max_simulated_seconds",
+    "round",
+    "privacy_budget",
+    "rounds",
 ]
 
 
@@ -29,6 +36,7 @@ class StopRule:
         patience: end when the metric did not improve in this many rounds that measured it. The result of the
             run is then that of the round with the best value.
         max_seconds: end when the rounds took this many seconds, by their records.
+        max_simulated_seconds: end when the simulated clock shows this many seconds.
         max_bytes: end when clients and server exchanged this many simulated bytes, down and up.
         round: end after this round.
         affordable_rounds: end after this round, because the next one would exceed the privacy budget.
@@ -38,6 +46,7 @@ class StopRule:
     target: float | None = None
     patience: int | None = None
     max_seconds: float | None = None
+    max_simulated_seconds: float | None = None
     max_bytes: float | None = None
     round: int | None = None
     affordable_rounds: int | None = None
@@ -71,6 +80,7 @@ class StopProgress:
         known_seconds: {round: its seconds} of rounds that run again after a loss. They count with the seconds
             of their first run, so that the run ends after the same round.
         round, seconds, bytes: the number of rounds, and their sums.
+        simulated_seconds: what the simulated clock shows; 0 without one.
         value: the metric after the last round; None if that round did not measure it.
         best_value: the best value of the metric; None before the first one.
         result_round, metrics: the round that is the result if the run ends now, and its metrics.
@@ -81,6 +91,7 @@ class StopProgress:
     known_seconds: Mapping[int, float] = field(default_factory=dict)
     round: int = 0
     seconds: float = 0.0
+    simulated_seconds: float = 0.0
     bytes: int = 0
     value: float | None = None
     best_value: float | None = None
@@ -108,6 +119,7 @@ class StopProgress:
             self,
             round=round,
             seconds=self.seconds + self.known_seconds.get(round, record["seconds"]["total"]),
+            simulated_seconds=(record.get("clock") or {}).get("total", 0.0),
             bytes=self.bytes + sent["down"] + sent["up"],
             value=value,
         )
@@ -143,6 +155,8 @@ class StopProgress:
             return "max_bytes"
         if rule.max_seconds is not None and self.seconds >= rule.max_seconds:
             return "max_seconds"
+        if rule.max_simulated_seconds is not None and self.simulated_seconds >= rule.max_simulated_seconds:
+            return "max_simulated_seconds"
         if rule.round is not None and self.round >= rule.round:
             return "round"
         if rule.affordable_rounds is not None and self.round >= rule.affordable_rounds:
@@ -161,6 +175,8 @@ class StopProgress:
             "patience": f"{metric} did not improve in {self.waited} measured rounds (stop.patience)",
             "max_bytes": f"{self.bytes:,} bytes travelled (stop.max_bytes: {rule.max_bytes or 0:,.0f})",
             "max_seconds": f"the rounds took {self.seconds:.1f} s (stop.max_seconds: {rule.max_seconds})",
+            "max_simulated_seconds": f"the simulated clock shows {self.simulated_seconds:.1f} s "
+            f"(stop.max_simulated_seconds: {rule.max_simulated_seconds})",
             "round": f"stop.round is {rule.round}",
             "privacy_budget": "another round would spend more than privacy.epsilon",
         }

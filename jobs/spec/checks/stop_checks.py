@@ -25,7 +25,17 @@ def find_stop_faults(spec: JobSpec) -> list[FieldError]:
     The metrics of an algorithm that names its models or metrics itself are known only in the run; a metric
     that is missing there ends it in its first evaluated round.
     """
-    return _find_round_faults(spec) + _find_metric_faults(spec)
+    return _find_round_faults(spec) + _find_clock_faults(spec) + _find_metric_faults(spec)
+
+
+def _find_clock_faults(spec: JobSpec) -> list[FieldError]:
+    most = spec.stop.max_simulated_seconds
+    if most is None or spec.devices is not None:
+        return []
+    hint = "set devices, such as devices: phones, or use stop.max_seconds"
+    return [
+        FieldError("stop.max_simulated_seconds", most, "needs a simulated clock, and there is none", hint)
+    ]
 
 
 def _find_round_faults(spec: JobSpec) -> list[FieldError]:

@@ -85,6 +85,9 @@ class Stop(Section):
         "of the best round",
     )
     max_seconds: Number | None = Field(default=None, gt=0, description="end after so many seconds of rounds")
+    max_simulated_seconds: Number | None = Field(
+        default=None, gt=0, description="end when the simulated clock of `devices` shows so many seconds"
+    )
     max_bytes: Number | None = Field(
         default=None, gt=0, description="end after this many simulated bytes, down and up"
     )

@@ -79,6 +79,11 @@ def test_budgets_count_the_records() -> None:
     slow = StopProgress(StopRule(max_seconds=5.0), known_seconds={2: 4.0})
     assert slow.add_all([a_record(1), a_record(2)]).find_reason() == "max_seconds"
     assert slow.add_all([a_record(1), a_record(3)]).find_reason() is None
+    late = StopProgress(StopRule(max_simulated_seconds=60.0))
+    records = [{**a_record(number), "clock": {"total": 40.0 * number}} for number in (1, 2)]
+    assert late.add(records[0]).find_reason() is None
+    assert late.add_all(records).find_reason() == "max_simulated_seconds"
+    assert "the simulated clock shows 80.0 s" in late.add_all(records).make_end().message
 
 
 def test_a_run_ends_after_a_round() -> None:

@@ -52,6 +52,13 @@ def test_a_wrong_section_is_refused_by_name(stop: dict[str, Any], path: str) -> 
     assert [fault.path for fault in caught.value.errors] == [path]
 
 
+def test_simulated_seconds_need_a_clock() -> None:
+    stop = {"max_simulated_seconds": 60}
+    (fault,) = find_stop_faults(parse_spec({"algorithm": "fedavg", "stop": stop}))
+    assert (fault.path, fault.value) == ("stop.max_simulated_seconds", 60)
+    assert not find_stop_faults(parse_spec({"algorithm": "fedavg", "stop": stop, "devices": "phones"}))
+
+
 def test_metrics_that_a_run_measures_are_welcome() -> None:
     assert not faults_of("global_accuracy")
     assert not faults_of("train_loss", "fedper")
