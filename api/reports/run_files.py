@@ -54,21 +54,7 @@ def read_compared_run(run: str, path: Path) -> ComparedRun:
     except ValueError as error:
         raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     spec = read_plain_spec(path)
-    return ComparedRun(run, find_name(spec, path), records, spec)
-
-
-def read_name(path: Path) -> str:
-    """Read the name of a run from its spec; without a spec return the name of the file.
-
-    Args:
-        path: as for `read_records`.
-    """
-    return find_name(read_plain_spec(path), path)
-
-
-def find_name(spec: Mapping[str, Any], path: Path) -> str:
-    """Return the name in the spec of a run; without one the name of its file."""
-    return str(spec.get("name", path.stem))
+    return ComparedRun(run, str(spec.get("name", path.stem)), records, spec)
 
 
 def read_plain_spec(path: Path) -> Mapping[str, Any]:

@@ -265,6 +265,10 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "No class map" in page
     assert "nowhere" in page.split("No class map")[1].split("</p>")[0]
+    (folder / "spec.yaml").unlink()
+    done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png")
+    assert (done.code, "no round records" in done.err) == (0, False)
+    assert "<h1>mine</h1>" in (tmp_path / "out" / "report.html").read_text("utf-8")
     (folder / "rounds.jsonl").unlink()
     assert fedsim("report", folder).code == 2
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")
