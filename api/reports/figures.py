@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from api.reports.formatting import format_metric
 from api.reports.method_curves import find_method_changes, find_method_curves, format_name
+from fedsim.base.costs import Cost
 from fedsim.learning_tasks.metrics import LOSS, METRICS, find_metric, is_lower_better
-from jobs.store.records import RoundRecord, total_cost
+from jobs.store.records import RoundRecord
 
 PHASES = {
     "train": "training",
@@ -232,7 +233,7 @@ def _make_cost_curves(records: Sequence[RoundRecord], x: list[float], part: str)
     """Make the cumulative cost of local training; with fine-tuning a second curve adds its cost."""
     if all(record.cost is None for record in records):
         return
-    spent = [total_cost([record]) for record in records]
+    spent = [record.cost or Cost() for record in records]
     training = [float(getattr(cost, part)) for cost in spent]
     tuning = [float(getattr(cost, f"tuning_{part}")) for cost in spent]
     yield ReportCurve("training", x, list(accumulate(training)))
