@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import yaml
-
 from api.cli.display import format_age, format_state, make_data_console, make_plain_text, make_table
 from api.reports.formatting import format_bytes, format_count, format_duration, format_number
+from jobs.spec.spec_text import dump_spec
 from jobs.store.records import Job, RoundRecord, RunTotals
 
 
@@ -29,7 +28,7 @@ def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
             (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
         )
         console.print(make_table(("metric", "latest"), metrics, numbers=("latest",)))
-    console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
+    console.print(dump_spec(job.spec), markup=False, end="")
 
 
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:

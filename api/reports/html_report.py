@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-import yaml
-
 from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
@@ -17,6 +15,7 @@ from api.reports.html_page import render_chart, render_figure, render_page, rend
 from api.reports.method_curves import find_method_changes
 from api.reports.round_failures import list_round_failures
 from fedsim.learning_tasks.metrics import find_main_metric
+from jobs.spec.spec_text import dump_spec
 from jobs.store.records import RoundRecord, RunTotals
 
 
@@ -67,7 +66,7 @@ def render_report(reported: RunReport) -> str:
         render_pairs("Changes reported by the algorithm", changes),
         render_pairs("Failures that the run survived", failures),
     ]
-    spec = escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True))
+    spec = escape(dump_spec(reported.spec))
     body = [
         render_pairs("Figures", list_facts(reported)),
         *(drawn + tables if any(drawn + tables) else ["<p>No round has ended.</p>"]),

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Content: TypeAlias = tuple[str, str, list[ReportFigure], ClassMapDrawing | None]
 
-PERSONAL = "personal.csv"
-
 
 def report(
     runs: Annotated[
@@ -144,6 +142,7 @@ def _read(run: str, url: str | None) -> RunReport:
 def _from_service(run: str, url: str | None) -> RunReport:
     from api.cli.commands.connection import connect
     from api.reports.html_report import RunReport
+    from api.reports.run_files import PERSONAL
     from api.sdk import calls
     from fedsim.errors import ArtifactNotFound
 
@@ -160,7 +159,7 @@ def _from_service(run: str, url: str | None) -> RunReport:
 
 def _from_files(path: Path) -> RunReport:
     from api.reports.html_report import RunReport
-    from api.reports.run_files import read_compared_run
+    from api.reports.run_files import PERSONAL, read_compared_run
 
     run = read_compared_run(path.resolve().name, path)
     own = path / PERSONAL
