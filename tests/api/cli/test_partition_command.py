@@ -19,7 +19,7 @@ def test_the_table_says_who_holds_what(fedsim: Fedsim) -> None:
     done = fedsim("partition", "demo")
     assert done.code == 0
     lines = [line for line in done.out.splitlines() if line.strip()]
-    assert lines[0].startswith("digits, dirichlet (beta 0.5, min_size 5), 50 clients, seed 7")
+    assert lines[0].startswith("digits, dirichlet beta=0.5 min_size=5, 50 clients, seed 7")
     assert [line.split()[0] for line in lines[3:]] == ["examples", "classes,", "EMD"]
     assert "dealing 1,438 examples to 50 clients" in done.err
 

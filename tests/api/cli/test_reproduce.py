@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from api.cli import service_runs
-from api.cli.commands.reproduce import format_seconds
 from api.sdk import waiting
 from fedsim import FedSimClient
 from jobs.grid.journal import Journal
@@ -132,8 +131,3 @@ def test_the_scale_is_a_preset() -> None:
     assert table.at_scale("small") == table
     assert table.at_scale("paper").preset == "kdia-cifar10"
     assert table.at_scale("kdia-cinic10-small").preset == "kdia-cinic10-small"
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(4.4, "4 s"), (600, "10 min"), (7200, "2.0 h")])
-def test_times_are_written_in_their_unit(seconds: float, said: str) -> None:
-    assert format_seconds(seconds) == said
