@@ -16,6 +16,12 @@ from fedsim.base.costs import Cost
 from fedsim.learning_tasks.metrics import LOSS, METRICS, find_metric, is_lower_better
 from jobs.store.records import RoundRecord
 
+COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
+
+DPI = 300
+WIDTH, HEIGHT = 3.5, 2.4
+"""Inches: one column of a paper in two columns."""
+
 PHASES = {
     "train": "training",
     "evaluate": "evaluation",

@@ -7,9 +7,8 @@ from html import escape
 from math import ceil
 from typing import Any
 
-from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportCurve, ReportFigure
+from api.reports.figures import COLOURS, MOST_POINTS, PASSING_HEIGHT, ReportCurve, ReportFigure
 from api.reports.formatting import escape_label
-from api.reports.picture_style import COLOURS
 
 LEGEND_COLUMNS = 3
 
