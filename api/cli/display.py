@@ -179,7 +179,7 @@ def _format_score(metrics: Mapping[str, Any]) -> str:
 
 def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
     """Make the table of rounds, with totals in the last row."""
-    from jobs.store.records import total_cost
+    from jobs.store.records import RunTotals
 
     main = find_main_kind(records)
     personal = any(f"personal_{main}" in record.metrics for record in records)
@@ -197,27 +197,26 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
     ]
     if not personal:
         heads.remove(personal_title)
-    readings = [record.clock for record in records if record.clock]
-    heads += ["simulated s", "joules"] if readings else []
+    total = RunTotals.of(records)
+    heads += ["simulated s", "joules"] if total.simulated_seconds is not None else []
     heads += ["epsilon"] if any(format_epsilon(record.method) for record in records) else []
     made = make_table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
         cells = _round_cells(record, main)
         made.add_row(*(cells[head] for head in heads))
-    cost = total_cost(records)
-    totals = {
+    footers = {
         "round": "total",
-        "traffic down": format_bytes(sum(record.bytes.down for record in records)),
-        "traffic up": format_bytes(sum(record.bytes.up for record in records)),
-        "parameter updates": format_count(cost.updates),
-        "FLOPs": format_count(cost.flops),
-        "seconds": f"{sum(record.seconds.total for record in records):.2f}",
-        "simulated s": f"{readings[-1].total:.2f}" if readings else "",
-        "joules": f"{sum(reading.joules for reading in readings):.4g}",
+        "traffic down": format_bytes(total.down),
+        "traffic up": format_bytes(total.up),
+        "parameter updates": format_count(total.cost.updates),
+        "FLOPs": format_count(total.cost.flops),
+        "seconds": f"{total.seconds:.2f}",
+        "simulated s": f"{total.simulated_seconds or 0:.2f}",
+        "joules": f"{total.joules or 0:.4g}",
     }
     for head, column in zip(heads, made.columns, strict=True):
-        column.footer = totals.get(head, "")
+        column.footer = footers.get(head, "")
     return made
 
 

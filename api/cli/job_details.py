@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import yaml
-
 from api.cli.display import format_age, format_state, make_data_console, make_plain_text, make_table
 from api.reports.formatting import format_bytes, format_count, format_duration, format_number
-from jobs.store.records import Job, RoundRecord, total_cost
+from jobs.spec.spec_text import dump_spec
+from jobs.store.records import Job, RoundRecord, RunTotals
 
 
 def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
@@ -29,21 +28,20 @@ def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
             (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
         )
         console.print(make_table(("metric", "latest"), metrics, numbers=("latest",)))
-    console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
+    console.print(dump_spec(job.spec), markup=False, end="")
 
 
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
-    cost = total_cost(records)
-    readings, simulated = [record.clock for record in records if record.clock], list[tuple[str, str]]()
-    if readings:
-        simulated.append(("simulated time", format_duration(readings[-1].total)))
-        simulated.append(("energy", f"{sum(reading.joules for reading in readings):.4g} J"))
+    total, simulated = RunTotals.of(records), list[tuple[str, str]]()
+    if total.simulated_seconds is not None:
+        simulated.append(("simulated time", format_duration(total.simulated_seconds)))
+        simulated.append(("energy", f"{total.joules:.4g} J"))
     return [
-        ("computing time", format_duration(sum(record.seconds.total for record in records))),
-        ("traffic down", format_bytes(sum(record.bytes.down for record in records))),
-        ("traffic up", format_bytes(sum(record.bytes.up for record in records))),
-        ("parameter updates", format_count(cost.updates)),
-        ("FLOPs", format_count(cost.flops)),
+        ("computing time", format_duration(total.seconds)),
+        ("traffic down", format_bytes(total.down)),
+        ("traffic up", format_bytes(total.up)),
+        ("parameter updates", format_count(total.cost.updates)),
+        ("FLOPs", format_count(total.cost.flops)),
         *simulated,
     ]
 

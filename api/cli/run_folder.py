@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from api.reports.run_files import CSV, PERSONAL, RESULT, ROUNDS, SPEC
 from fedsim.errors import SettingsError
+from jobs.spec.spec_text import dump_spec
 
 if TYPE_CHECKING:
     from jobs.run.run_result import RunResult
     from jobs.spec import JobSpec
     from jobs.store.records import RoundRecord
 
-SPEC, ROUNDS, CSV, RESULT, PERSONAL = "spec.yaml", "rounds.jsonl", "rounds.csv", "result.json", "personal.csv"
 TRACKING_ID = "tracking-id"
 
 
@@ -75,15 +76,13 @@ class RunFolder:
 
     def begin(self) -> None:
         """Write the spec, and make room for the records of the rounds; only the first call counts."""
-        import yaml
-
         if self._has_begun:
             return
         self._has_begun = True
         if self.overwrite:
             self._remove_run()
         data = self.spec.model_dump(mode="json")
-        (self.path / SPEC).write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), "utf-8")
+        (self.path / SPEC).write_text(dump_spec(data), "utf-8")
         # A run that continues gets the records of its checkpoint again.
         (self.path / ROUNDS).write_text("", "utf-8")
 
@@ -169,13 +168,11 @@ def write_run_files(
     Returns:
         The names of the files.
     """
-    import yaml
-
     from api.sdk.round_table import format_csv, list_columns
 
     records = result.records
     files = {
-        SPEC: yaml.safe_dump(document["spec"], sort_keys=False, allow_unicode=True),
+        SPEC: dump_spec(document["spec"]),
         ROUNDS: "".join(map(_format_record, document["rounds"])),
         CSV: "".join(format_csv(list_columns(records), records)),
         RESULT: json.dumps(document["result"], indent=2, ensure_ascii=False) + "\n",

@@ -37,7 +37,7 @@ def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient
                 yield _read_ended_run(table, member, job, client)
         if needed:
             time.sleep(PAUSE)
-            group.refresh()
+            group.refresh(patient=True)
 
 
 def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun:

@@ -3,6 +3,7 @@
 import { colour } from "./colours.js";
 
 const LEGEND_LINE = 19;
+export const MOST_POINTS = 60; // a longer curve is drawn without markers
 
 let library = null;
 

@@ -71,6 +71,14 @@ export function wrapWithLabel(text, control, attributes = {}) {
   return element("label", { class: "labelled", ...attributes }, element("span", {}, text), control);
 }
 
+// New options may come while jobs run; the choice stays.
+export function offer(control, options, value) {
+  if (options.map(([key]) => key).join("\n") !== [...control.options].map((option) => option.value).join("\n")) {
+    control.replaceChildren(...options.map(([key, text]) => element("option", { value: key }, text)));
+  }
+  control.value = value;
+}
+
 export function select(options, value, change, attributes = {}) {
   const made = element("select", { ...attributes, on: { change: () => change(made.value) } }, options.map(
     ([key, text]) => element("option", { value: key }, text ?? key),

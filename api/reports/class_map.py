@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from api.reports.figures import COLOURS, DPI, WIDTH
 from api.reports.formatting import escape_label, label_client
 from api.reports.method_curves import find_clusters
-from api.reports.picture_style import COLOURS, DPI, WIDTH
 from jobs.store.records import RoundRecord
 
 TITLE = "Examples of each class by client"

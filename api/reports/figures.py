@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 from api.reports.formatting import format_metric
 from api.reports.method_curves import find_method_changes, find_method_curves, format_name
+from fedsim.base.costs import Cost
 from fedsim.learning_tasks.metrics import LOSS, METRICS, find_metric, is_lower_better
-from jobs.store.records import RoundRecord, total_cost
+from jobs.store.records import RoundRecord
+
+COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
+
+DPI = 300
+WIDTH, HEIGHT = 3.5, 2.4
+"""Inches: one column of a paper in two columns."""
 
 PHASES = {
     "train": "training",
@@ -232,7 +239,7 @@ def _make_cost_curves(records: Sequence[RoundRecord], x: list[float], part: str)
     """Make the cumulative cost of local training; with fine-tuning a second curve adds its cost."""
     if all(record.cost is None for record in records):
         return
-    spent = [total_cost([record]) for record in records]
+    spent = [record.cost or Cost() for record in records]
     training = [float(getattr(cost, part)) for cost in spent]
     tuning = [float(getattr(cost, f"tuning_{part}")) for cost in spent]
     yield ReportCurve("training", x, list(accumulate(training)))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from math import ceil
 from typing import Any
 
-from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportCurve, ReportFigure
+from api.reports.figures import COLOURS, MOST_POINTS, PASSING_HEIGHT, ReportCurve, ReportFigure
 from api.reports.formatting import escape_label
-from api.reports.picture_style import COLOURS
 
 LEGEND_COLUMNS = 3
+
+NO_MODE_BAR = {"displayModeBar": False}
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -142,7 +143,9 @@ def _mode(curve: ReportCurve) -> str:
     return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
 
 
-def render_chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
+def render_chart(
+    title: str, name: str, drawn: Any, *, first: bool, mode_bar: Mapping[str, Any] = NO_MODE_BAR
+) -> str:
     """Render a chart of plotly with its title; the first chart of a page brings the chart library."""
     from plotly import io
 
@@ -151,6 +154,6 @@ def render_chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
         include_plotlyjs=first,
         full_html=False,
         div_id=f"chart-{name}",
-        config={"displayModeBar": False, "responsive": True},
+        config={**mode_bar, "responsive": True},
     )
     return f"<h2>{escape(title)}</h2>\n{chart}"

@@ -7,48 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from api.reports.class_map import list_axis_names
 from api.reports.formatting import escape_label, label_client
+from api.reports.html_page import render_chart, render_page
+from jobs.run.class_map import MAX_CLIENTS_SHOWN
 
 if TYPE_CHECKING:
     from jobs.run.partition_report import PartitionReport
 
-MOST_CLIENTS = 200
-"""Clients in a picture; more cannot be distinguished."""
+TITLE = "Examples and classes of each client"
 
 BAR_COLOURS = {"sizes": "#4477aa", "distances": "#ee6677"}
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px; padding: 0 1rem; }}
-h1 {{ font-size: 1.4rem; margin: 0 0 .25rem; }}
-p, ul {{ margin: .25rem 0; color: #444; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{facts}</p>
-{notes}
-{picture}
-</body>
-</html>
-"""
+MODE_BAR = {"displaylogo": False, "modeBarButtons": [["toImage", "resetScale2d"]]}
 
 
 def render_partition(report: PartitionReport) -> str:
     """Render a partition as HTML of about 5 MB, with the chart library inside."""
-    import plotly.io
-
-    picture = plotly.io.to_html(
-        _figure(report),
-        include_plotlyjs=True,
-        full_html=False,
-        div_id="partition",
-        config={"displaylogo": False, "modeBarButtons": [["toImage", "resetScale2d"]], "responsive": True},
-    )
     figures = report.document()["statistics"]
     distance = figures["distance_to_all"]["mean"]
     facts = (
@@ -58,25 +31,21 @@ def render_partition(report: PartitionReport) -> str:
         f"Mean earth mover's distance to the class distribution of all clients: {distance:.3f}."
     )
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(report))
-    return _PAGE.format(
-        title=escape(report.title()),
-        facts=escape(facts),
-        notes=notes and f"<ul>{notes}</ul>",
-        picture=picture,
-    )
+    chart = render_chart(TITLE, "partition", _figure(report), first=True, mode_bar=MODE_BAR)
+    return render_page(report.title(), [facts], [notes and f"<ul>{notes}</ul>", chart])
 
 
 def _notes(report: PartitionReport) -> tuple[str, ...]:
     total = len(report.sizes)
-    if total <= MOST_CLIENTS:
+    if total <= MAX_CLIENTS_SHOWN:
         return report.notes
-    return (*report.notes, f"the pictures show the first {MOST_CLIENTS} of {total:,} clients")
+    return (*report.notes, f"the pictures show the first {MAX_CLIENTS_SHOWN} of {total:,} clients")
 
 
 def _figure(report: PartitionReport) -> Any:
     from plotly.subplots import make_subplots
 
-    counts = report.counts[:MOST_CLIENTS]
+    counts = report.counts[:MAX_CLIENTS_SHOWN]
     height = min(900, max(240, 22 * len(report.classes)))
     below = 180
     figure = make_subplots(
@@ -93,8 +62,8 @@ def _figure(report: PartitionReport) -> Any:
     figure.add_trace(_map(report, counts.T.tolist()), row=1, col=1)
     clients = list(range(len(counts)))
     bars = {
-        "sizes": report.sizes[:MOST_CLIENTS].tolist(),
-        "distances": report.distances[:MOST_CLIENTS].tolist(),
+        "sizes": report.sizes[:MAX_CLIENTS_SHOWN].tolist(),
+        "distances": report.distances[:MAX_CLIENTS_SHOWN].tolist(),
     }
     labels = [label_client(client, report.names) for client in clients]
     for row, (name, values) in enumerate(bars.items(), start=2):

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-import yaml
-
 from api.comparison.run_scores import find_best_score, list_scores
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
@@ -17,7 +15,8 @@ from api.reports.html_page import render_chart, render_figure, render_page, rend
 from api.reports.method_curves import find_method_changes
 from api.reports.round_failures import list_round_failures
 from fedsim.learning_tasks.metrics import find_main_metric
-from jobs.store.records import RoundRecord
+from jobs.spec.spec_text import dump_spec
+from jobs.store.records import RoundRecord, RunTotals
 
 
 class RunReport(NamedTuple):
@@ -67,7 +66,7 @@ def render_report(reported: RunReport) -> str:
         render_pairs("Changes reported by the algorithm", changes),
         render_pairs("Failures that the run survived", failures),
     ]
-    spec = escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True))
+    spec = escape(dump_spec(reported.spec))
     body = [
         render_pairs("Figures", list_facts(reported)),
         *(drawn + tables if any(drawn + tables) else ["<p>No round has ended.</p>"]),
@@ -100,16 +99,17 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
         yield "epsilon", epsilon
     yield "workers replaced", str(sum(record.engine.restarts for record in records))
     yield "clients failed", str(sum(len(record.failed) for record in records))
-    yield "traffic down", format_bytes(sum(record.bytes.down for record in records))
-    yield "traffic up", format_bytes(sum(record.bytes.up for record in records))
-    yield "computing time (s)", f"{sum(record.seconds.total for record in records):.1f}"
+    total = RunTotals.of(records)
+    yield "traffic down", format_bytes(total.down)
+    yield "traffic up", format_bytes(total.up)
+    yield "computing time (s)", f"{total.seconds:.1f}"
     if readings := [record.clock for record in records if record.clock]:
-        yield "simulated time (s)", f"{readings[-1].total:.1f}"
-        yield "energy of the clients (J)", f"{sum(reading.joules for reading in readings):.4g}"
+        yield "simulated time (s)", f"{total.simulated_seconds:.1f}"
+        yield "energy of the clients (J)", f"{total.joules:.4g}"
         yield "updates left out", str(sum(max(each.num_left_out, len(each.left_out)) for each in readings))
-    if costs := [record.cost for record in records if record.cost is not None]:
-        yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
-        yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"
+    if any(record.cost is not None for record in records):
+        yield "parameter updates", f"{total.cost.updates:.4g}"
+        yield "FLOPs", f"{total.cost.flops:.4g}"
     if records:
         yield "digest after the last round", records[-1].digest
 

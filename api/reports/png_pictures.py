@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from api.reports.class_map import ClassMapDrawing, save_class_map
-from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
-from api.reports.picture_style import COLOURS, DPI, HEIGHT, WIDTH
+from api.reports.figures import COLOURS, DPI, HEIGHT, MOST_POINTS, PASSING_HEIGHT, WIDTH, ReportFigure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,6 +14,9 @@ from fedsim.errors import SettingsError
 if TYPE_CHECKING:
     from api.comparison.compared_run import ComparedRun
 
+SPEC, ROUNDS, CSV, RESULT, PERSONAL = "spec.yaml", "rounds.jsonl", "rounds.csv", "result.json", "personal.csv"
+"""The files of a folder written by `fedsim run --out`."""
+
 RecordData = dict[str, Any]
 
 
@@ -26,7 +29,7 @@ def read_records(path: Path) -> list[RecordData]:
     Raises:
         SettingsError: there are no round records.
     """
-    file = path / "rounds.jsonl" if path.is_dir() else path
+    file = path / ROUNDS if path.is_dir() else path
     try:
         found = _records(file.read_text("utf-8"))
     except (OSError, ValueError, TypeError) as error:
@@ -54,21 +57,7 @@ def read_compared_run(run: str, path: Path) -> ComparedRun:
     except ValueError as error:
         raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     spec = read_plain_spec(path)
-    return ComparedRun(run, find_name(spec, path), records, spec)
-
-
-def read_name(path: Path) -> str:
-    """Read the name of a run from its spec; without a spec return the name of the file.
-
-    Args:
-        path: as for `read_records`.
-    """
-    return find_name(read_plain_spec(path), path)
-
-
-def find_name(spec: Mapping[str, Any], path: Path) -> str:
-    """Return the name in the spec of a run; without one the name of its file."""
-    return str(spec.get("name", path.stem))
+    return ComparedRun(run, str(spec.get("name", path.stem)), records, spec)
 
 
 def read_plain_spec(path: Path) -> Mapping[str, Any]:
@@ -79,7 +68,7 @@ def read_plain_spec(path: Path) -> Mapping[str, Any]:
     """
     try:
         if path.is_dir():
-            found = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
+            found = yaml.safe_load((path / SPEC).read_text("utf-8"))
         else:
             found = json.loads(path.read_text("utf-8"))["spec"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):

@@ -1,6 +1,6 @@
 """Every request of the service's API as a `Call`: a plain value with the request and a decoder of its answer.
 
-A call does no input or output itself. `client.send(calls.health())` sends one.
+A call does no input or output itself. `client.send(calls.readiness())` sends one.
 """
 
 from __future__ import annotations
@@ -250,11 +250,6 @@ def schema() -> Call[dict[str, Any]]:
 def version() -> Call[dict[str, str]]:
     """Get the versions of the service and of its main packages."""
     return Call("GET", "/version", _decode_json)
-
-
-def health() -> Call[dict[str, str]]:
-    """Ask whether a fedsim service answers at the address."""
-    return Call("GET", "/healthz", _decode_json, retry=False)
 
 
 def readiness() -> Call[dict[str, str]]:

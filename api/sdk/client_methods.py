@@ -39,7 +39,7 @@ class ClientMethods:
         """Send one call, up to four times if it is safe to repeat and the error may be temporary.
 
         Args:
-            call: a call of `api.sdk.calls`, such as `calls.health()`.
+            call: a call of `api.sdk.calls`, such as `calls.readiness()`.
 
         Returns:
             The decoded answer.

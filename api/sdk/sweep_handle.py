@@ -7,6 +7,7 @@ from api.sdk.job_handle import JobHandle
 from api.sdk.sweeps import News, SweepView, refresh_sweep, wait_for_sweep
 from api.sdk.transport.blocking import run_blocking
 from api.sdk.transport.connection import Connection
+from api.sdk.waiting import retry_while_away
 from jobs.spec.sweep import Member, Sweep
 
 
@@ -23,9 +24,19 @@ class AsyncSweepHandle(SweepView):
         found = map(self.job_of, self.members)
         return [AsyncJobHandle(self._connection, job) for job in found if job is not None]
 
-    async def refresh(self) -> None:
-        """Ask the service for the jobs."""
-        await refresh_sweep(self._connection, self)
+    async def refresh(self, *, patient: bool = False) -> None:
+        """Ask the service for the jobs.
+
+        Args:
+            patient: repeat the question for up to a minute while the service does not answer.
+
+        Raises:
+            Unreachable: the service does not answer.
+        """
+        if patient:
+            await retry_while_away(self._connection, lambda: refresh_sweep(self._connection, self))
+        else:
+            await refresh_sweep(self._connection, self)
 
     async def wait(self, timeout: float | None = None, *, news: News | None = None) -> bool:
         """Wait until every job has ended.

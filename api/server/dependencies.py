@@ -26,6 +26,7 @@ from api.server.service import Service
 from fedsim.errors import FieldError, RequestError
 from jobs.spec import MAX_ROUNDS, parse_text
 from jobs.spec.error_messages import shorten_value
+from jobs.spec.submission import LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, MAX_PRIORITY
 from jobs.store.job_store import JobStore
 
 SUBMISSION_TYPES = (
@@ -49,13 +50,11 @@ MAX_KEYS = 50
 MAX_FIELDS = 200
 """Fields of the spec that a clone may set."""
 
-MAX_LABELS = 32
-
 LAST_ID = 2**31 - 1
 """Largest event id that every database can store."""
 
-LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
-LabelValue = Annotated[str, StringConstraints(max_length=200)]
+LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_KEY.pattern}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=MAX_LABEL_VALUE)]
 
 
 def _limit_labels(value: Any) -> Any:
@@ -78,7 +77,7 @@ class SubmissionRequest(BaseModel):
 
     spec: dict[str, Any] = Field(description="The spec; `GET /schema` has its JSON schema.")
     priority: Annotated[int, Strict()] = Field(
-        default=0, ge=-1000, le=1000, description="Jobs with a higher priority start first."
+        default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Jobs with a higher priority start first."
     )
     labels: Labels = Field(
         default_factory=dict, description="Labels (name and value), to find the job later."
@@ -96,7 +95,10 @@ class CloneRequest(BaseModel):
         description="Fields of the spec to set, by dotted path.",
     )
     priority: Annotated[int, Strict()] | None = Field(
-        default=None, ge=-1000, le=1000, description="Default: the priority of the original job."
+        default=None,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Default: the priority of the original job.",
     )
     labels: Labels | None = Field(default=None, description="Replace the labels of the original job.")
 

@@ -159,7 +159,7 @@ class SecurityLayer:
         await self._serve_limited(scope, receive, add_headers)
 
     def _too_often(self, scope: Scope) -> Response | None:
-        if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_PREFIX):
+        if self._open(scope["path"]):
             return None
         seconds = self.rate.take_request((scope.get("client") or ("",))[0])
         if not seconds:

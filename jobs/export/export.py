@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-import yaml
 
 from fedsim.base.extras import describe_install
 from fedsim.errors import SettingsError
 from jobs.export.model_card import render_card
 from jobs.export.source import ModelSource
+from jobs.run.artifacts import MODEL, SPEC
+from jobs.spec.spec_text import dump_spec
 
 Format: TypeAlias = Literal["safetensors", "huggingface", "export", "onnx"]
 
 WriteProgram: TypeAlias = Callable[[ModelSource, int, Path], None]
 
-WEIGHTS, CONFIG, CARD, SPEC = "model.safetensors", "config.json", "README.md", "spec.yaml"
+CONFIG, CARD = "config.json", "README.md"
 
 LOAD_PROGRAM = """import torch
 
@@ -63,9 +64,7 @@ def export_model(source: ModelSource, format: Format, folder: Path) -> list[str]
         names += _write_programs(source, stems, folder, ".onnx", _write_onnx)
     if format in ("safetensors", "huggingface"):
         names += _write_weights(source, folder)
-    (folder / SPEC).write_text(
-        yaml.safe_dump(dict(source.spec), sort_keys=False, allow_unicode=True), "utf-8"
-    )
+    (folder / SPEC).write_text(dump_spec(source.spec), "utf-8")
     (folder / CARD).write_text(render_card(source, _describe_loading(source, format, names[0])), "utf-8")
     return [*names, SPEC, CARD]
 
@@ -88,7 +87,7 @@ def _write_weights(source: ModelSource, folder: Path) -> list[str]:
     from safetensors.numpy import save_file
 
     weights = {name: np.ascontiguousarray(each) for name, each in source.weights.items()}
-    save_file(weights, folder / WEIGHTS, dict(source.notes))
+    save_file(weights, folder / MODEL, dict(source.notes))
     nets = source.nets
     config = {
         "net": nets[0] if len(nets) == 1 else nets,
@@ -99,7 +98,7 @@ def _write_weights(source: ModelSource, folder: Path) -> list[str]:
         "round": int(source.notes["round"]),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    return [WEIGHTS, CONFIG]
+    return [MODEL, CONFIG]
 
 
 def _write_programs(

@@ -28,7 +28,7 @@ from jobs.run.run_result import FinalModel
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
-from jobs.store.records import RoundRecord, total_cost
+from jobs.store.records import RoundRecord, RunTotals
 
 
 class Populations:
@@ -140,7 +140,7 @@ def make_entry(
         if points
     }
     main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
-    last = records[-1]
+    last, total = records[-1], RunTotals.of(records)
     return Entry(
         key=member.spec_hash,
         labels=member.run.labels,
@@ -150,12 +150,9 @@ def make_entry(
         best=main.best,
         tail=main.tail,
         curve=main.curve,
-        bytes={
-            "down": sum(record.bytes.down for record in records),
-            "up": sum(record.bytes.up for record in records),
-        },
-        cost=asdict(total_cost(records)),
-        seconds=round(sum(record.seconds.total for record in records), 1),
+        bytes={"down": total.down, "up": total.up},
+        cost=asdict(total.cost),
+        seconds=round(total.seconds, 1),
         spent=thin_curve(_sum_spent(records, worked, set().union(*scores.values())), table.curve_every),
         others=found,
         clients=() if personal is None else tuple(sorted_curve(personal)[1].round(4).tolist()),

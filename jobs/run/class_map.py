@@ -91,8 +91,10 @@ def _remove_expert(spec: JobSpec) -> JobSpec:
     """
     partition = spec.data.partition
     if partition.kind == "difficulty":
-        base = partition.params.get("base", {"kind": "dirichlet", "beta": 0.5})
-        partition = PartitionSection.model_validate({"kind": base} if isinstance(base, str) else base)
+        from fedsim.data.partitions.base import BASE
+
+        base = partition.params.get("base", BASE)
+        partition = PartitionSection.model_validate({"kind": base} if isinstance(base, str) else dict(base))
     # Showing a job downloads no data: the data is here once the job has run.
     data = spec.data.model_copy(update={"partition": partition, "download": False})
     return spec.model_copy(update={"data": data, "curriculum": Curriculum()})

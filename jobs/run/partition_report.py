@@ -15,6 +15,7 @@ from fedsim.data.statistics import class_counts, distance_to_all, summarise_coun
 from jobs.run.preparation import prepare_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.sweep import make_label
 
 MAX_CLIENTS_MEASURED = 2_000
 """Clients of a sampled partition that are drawn for its figures; it may have a million clients."""
@@ -57,12 +58,9 @@ class PartitionReport:
         return isinstance(self.federation.train, SampledPartition)
 
     def title(self) -> str:
-        """Return one line such as "digits, dirichlet (beta 0.5), 50 clients, seed 0"."""
-        partition = dict(self.about["partition"])
-        kind, data = partition.pop("kind"), self.about["dataset"]["name"]
-        how = ", ".join(f"{name} {value}" for name, value in partition.items())
-        partition_text = f"{kind} ({how})" if how else kind
-        return f"{data}, {partition_text}, {len(self.sizes):,} clients, seed {self.about['seed']}"
+        """Return one line such as "digits, dirichlet beta=0.5, 50 clients, seed 0"."""
+        data, partition = self.about["dataset"]["name"], make_label(self.about["partition"])
+        return f"{data}, {partition}, {len(self.sizes):,} clients, seed {self.about['seed']}"
 
     def document(self) -> dict[str, Any]:
         """Return the report as plain data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from fedsim.engine.evaluation.model_selection import ChosenModel, list_candidate
 from fedsim.engine.stopping import RunEnd
 from fedsim.learning_tasks.metrics import find_main_metric, is_lower_better
 from jobs.spec import JobSpec
-from jobs.store.records import RoundRecord, total_cost
+from jobs.store.records import RoundRecord, RunTotals
 
 
 class FinalModel:
@@ -64,6 +65,48 @@ class BestRound:
         return self._found
 
 
+class RunSummary:
+    """The result of a run, computed from its records; `add` takes one record after the other.
+
+    Attributes:
+        final: the metrics of the round of the result.
+    """
+
+    def __init__(self) -> None:
+        self.final: dict[str, Any] = {}
+        self._best, self._chosen, self._totals = BestRound(), FinalModel(), RunTotals()
+        self._end: RunEnd | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[RoundRecord]) -> RunSummary:
+        """Return the result of a run with these records."""
+        summary = cls()
+        for record in records:
+            summary.add(record)
+        return summary
+
+    def add(self, record: RoundRecord) -> None:
+        """Add the next record."""
+        self._end = record.end
+        self.final = dict(record.end.metrics if record.end else record.metrics)
+        self._best.add(record)
+        self._chosen.add(record)
+        self._totals = self._totals.add(record)
+
+    def document(self) -> dict[str, Any]:
+        """Return the result as plain data: final, best, the choice by validation, totals, and the end."""
+        total = self._totals
+        totals = {
+            "rounds": total.rounds,
+            "seconds": round(total.seconds, 3),
+            "bytes": {"down": total.down, "up": total.up, "personal": total.personal},
+            "cost": asdict(total.cost),
+        }
+        choices = {"best": self._best.document(), **self._chosen.document()}
+        found = {"final": self.final, **choices, "totals": totals}
+        return found | ({"end": asdict(self._end)} if self._end else {})
+
+
 @dataclass
 class RunResult:
     """The outcome of a run.
@@ -97,39 +140,8 @@ class RunResult:
     @property
     def final(self) -> dict[str, Any]:
         """Return the metrics of the round of the result."""
-        return dict(self.records[self.round - 1].metrics) if self.records else {}
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """Return the round with the best global model on the test set. The choice favours lucky rounds."""
-        found = BestRound()
-        for record in self.records:
-            found.add(record)
-        return found.document()
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """Return `best_by_validation` and `best_on_test`: round, model and accuracies; see `FinalModel`."""
-        final = FinalModel()
-        for record in self.records:
-            final.add(record)
-        return final.document()
+        return RunSummary.of(self.records).final
 
     def document(self) -> dict[str, Any]:
-        """Return the result as plain data: final, best, the choice by validation, totals, and the end."""
-        found = {"final": self.final, "best": self.best, **self.chosen, "totals": self.totals}
-        return found | ({"end": asdict(self.end)} if self.end else {})
-
-    @property
-    def totals(self) -> dict[str, Any]:
-        """Return rounds, seconds, bytes and cost of the whole run."""
-        return {
-            "rounds": len(self.records),
-            "seconds": round(sum(record.seconds.total for record in self.records), 3),
-            "bytes": {
-                "down": sum(record.bytes.down for record in self.records),
-                "up": sum(record.bytes.up for record in self.records),
-                "personal": sum(record.bytes.personal for record in self.records),
-            },
-            "cost": asdict(total_cost(self.records)),
-        }
+        """Return the result as plain data; see `RunSummary`."""
+        return RunSummary.of(self.records).document()

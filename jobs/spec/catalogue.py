@@ -57,8 +57,7 @@ def catalogue(kind: Kind) -> list[Entry]:
     """Return all entries of one kind, sorted by name.
 
     Args:
-        kind: "algorithms", "models", "datasets", "partitions", "samplers", "attacks", "aggregators",
-            "compressors", "optimizers", "schedules", "fleets" or "policies".
+        kind: one of `Kind`.
 
     Returns:
         Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's

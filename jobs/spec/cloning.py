@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from jobs.spec.fields import find_algorithm_name
 from jobs.spec.spec_text import set_fields
 
 
@@ -23,7 +24,7 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
         SpecError: for every path that leads through a plain value.
     """
     data: dict[str, Any] = copy.deepcopy(dict(spec))
-    if "name" not in fields and data.get("name") == _find_algorithm_name(data):
+    if "name" not in fields and data.get("name") == find_algorithm_name(data):
         del data["name"]
     return set_fields(data, fields)
 
@@ -43,8 +44,3 @@ def set_last_round(spec: Mapping[str, Any], last: int) -> dict[str, Any]:
         return {**spec, "rounds": last}
     round = last if last < rounds else None
     return {**spec, "rounds": max(last, rounds), "stop": {**stop, "round": round}}
-
-
-def _find_algorithm_name(data: Mapping[str, Any]) -> Any:
-    algorithm = data.get("algorithm")
-    return algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm

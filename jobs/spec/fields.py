@@ -125,6 +125,12 @@ class PartitionSection(BaseModel):
         return dict(self.model_extra or {})
 
 
+def find_algorithm_name(data: Mapping[str, Any]) -> Any:
+    """Return the name of a spec's algorithm, a mapping or a `Choice`; any other value as it is."""
+    algorithm = data.get("algorithm")
+    return algorithm.get("name") if isinstance(algorithm, Mapping) else getattr(algorithm, "name", algorithm)
+
+
 def _expand_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 

@@ -37,6 +37,7 @@ from jobs.spec.fields import (
     OneOrSeveral,
     Section,
     Whole,
+    find_algorithm_name,
     make_fault,
 )
 from jobs.spec.sections.curriculum_fields import Curriculum
@@ -114,10 +115,7 @@ class JobSpec(Section):
     def _fill_name(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("name") is not None:
             return data
-        algorithm = data.get("algorithm")
-        name = (
-            algorithm.get("name") if isinstance(algorithm, Mapping) else getattr(algorithm, "name", algorithm)
-        )
+        name = find_algorithm_name(data)
         # A wrong algorithm must not also be reported as a wrong name.
         usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
         return {**data, "name": name if usable else "unnamed"}

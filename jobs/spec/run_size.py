@@ -41,7 +41,7 @@ SHORT_RUN_SECONDS = 10.0
 MOST_STATE_BYTES = 2**30
 """Largest size of all client states of a run in one process. Ray could write them to disk."""
 
-TEST_SHARE = 0.2
+GUESSED_TEST_SHARE = 0.2
 """Test examples of a data set whose files are not read, as a share of its training examples."""
 
 MOST_DRAWN = 2**16
@@ -214,7 +214,7 @@ def count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float
     else:
         examples = local.steps * local.batch_size
     trained = spec.rounds * count_updates_per_round(spec) * examples * step
-    tests = facts.file_facts.tests if facts.file_facts else TEST_SHARE * facts.examples
+    tests = facts.file_facts.tests if facts.file_facts else GUESSED_TEST_SHARE * facts.examples
     return float(trained + spec.rounds // spec.evaluation.every * tests * forward)
 
 

@@ -315,3 +315,8 @@ def _open_section(value: Any, path: str, next_part: str) -> Any:
     if isinstance(value, list) and path == "data.tests" and value and isinstance(value[0], str):
         return {"kind": value[0], "also": value[1:]}
     return value
+
+
+def dump_spec(data: Mapping[str, Any]) -> str:
+    """Return a spec as YAML for people: fields in their order, letters and signs as they are."""
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True)

@@ -26,13 +26,13 @@ from sqlalchemy import (
 )
 
 from fedsim.errors import BadPageToken, FieldError, RequestError
+from jobs.spec.submission import MAX_LABELS
 from jobs.store.queue_order import QUEUE_KEYS, SortKey
 from jobs.store.rows import make_storable
 from jobs.store.states import JobState
 from jobs.store.tables import UtcTime, jobs, labels
 
 MAX_LIMIT = 1000
-MAX_LABELS = 32
 MAX_DIGITS = 9
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
+from functools import reduce
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -121,9 +122,44 @@ def replace_unknown_reason(value: Any) -> Any:
     return FailureReason.INTERNAL if is_new else value
 
 
-def total_cost(records: Iterable[RoundRecord]) -> Cost:
-    """Return the cost of all rounds; a record without a cost counts 0."""
-    return sum((record.cost or Cost() for record in records), Cost())
+class RunTotals(NamedTuple):
+    """Sums over the rounds of a run.
+
+    Attributes:
+        rounds: their number.
+        seconds: of computing time.
+        down, up, personal: bytes, as in `Traffic`.
+        cost: a record without a cost counts 0.
+        simulated_seconds, joules: of a run with `devices`; else None.
+    """
+
+    rounds: int = 0
+    seconds: float = 0.0
+    down: int = 0
+    up: int = 0
+    personal: int = 0
+    cost: Cost = Cost()
+    simulated_seconds: float | None = None
+    joules: float | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[RoundRecord]) -> RunTotals:
+        """Return the sums over these rounds."""
+        return reduce(cls.add, records, cls())
+
+    def add(self, record: RoundRecord) -> RunTotals:
+        """Return the sums with one more round."""
+        clock = record.clock
+        return RunTotals(
+            rounds=self.rounds + 1,
+            seconds=self.seconds + record.seconds.total,
+            down=self.down + record.bytes.down,
+            up=self.up + record.bytes.up,
+            personal=self.personal + record.bytes.personal,
+            cost=self.cost + (record.cost or Cost()),
+            simulated_seconds=self.simulated_seconds if clock is None else clock.total,
+            joules=self.joules if clock is None else (self.joules or 0.0) + clock.joules,
+        )
 
 
 class Job(FrozenRecord):

@@ -78,7 +78,5 @@ def choose_step(
 
 def _rank(scores: Sequence[Mapping[int, float]], rung: int) -> list[int]:
     """List the trials with a score at this rung, best first; of equals the first trial."""
-    there = [
-        trial for trial, reached in enumerate(scores) if reached.get(rung, float("-inf")) > float("-inf")
-    ]
+    there = [trial for trial, reached in enumerate(scores) if reached.get(rung, WORST) > WORST]
     return sorted(there, key=lambda trial: -scores[trial][rung])

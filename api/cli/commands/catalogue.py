@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,20 +32,23 @@ PurposeOption = Annotated[
 
 _PLACES = {"Folder": "looks", "How to get it": "get"}
 
-_SINGULAR = {
-    "algorithms": "algorithm",
-    "models": "model",
-    "datasets": "data set",
-    "partitions": "partition",
-    "samplers": "sampler",
-    "attacks": "attack",
-    "aggregators": "aggregator",
-    "compressors": "compressor",
-    "optimizers": "optimizer",
-    "schedules": "schedule",
-    "fleets": "fleet",
-    "policies": "policy",
+KINDS: Mapping[Kind, tuple[str, str]] = {
+    "models": ("model", "List the models, and whether clients can be stacked (trained at once as one loop)."),
+    "datasets": ("data set", "List the data sets and the folders where fedsim looks for their files."),
+    "partitions": ("partition", "List the partitions: ways to divide a data set among clients."),
+    "samplers": ("sampler", "List the samplers: ways to select the clients of a round (clients.sampler)."),
+    "attacks": ("attack", "List the attacks of malicious clients (attack)."),
+    "aggregators": (
+        "aggregator",
+        "List the robust rules in place of the mean of the clients' models (aggregation).",
+    ),
+    "compressors": ("compressor", "List the compressors of what clients send (compression)."),
+    "optimizers": ("optimizer", "List the optimizers of local steps (local.optimizer)."),
+    "schedules": ("schedule", "List the schedules of the learning rate (local.schedule)."),
+    "fleets": ("fleet", "List the fleets: the devices of the clients (devices.fleet)."),
+    "policies": ("policy", "List the policies: for whom the server waits (devices.policy)."),
 }
+"""The word for one entry of each list, and the help of its command; `algorithms` has its own function."""
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
@@ -70,61 +74,6 @@ def algorithms(
     console = make_data_console()
     console.print(make_algorithms_table(entries, console.width))
     console.print(make_plain_text(ABOUT_COSTS))
-
-
-def models(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the models, and whether clients can be stacked (trained at once as one loop)."""
-    _show("models", name, format, url)
-
-
-def datasets(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the data sets and the folders where fedsim looks for their files."""
-    _show("datasets", name, format, url)
-
-
-def partitions(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the partitions: ways to divide a data set among clients."""
-    _show("partitions", name, format, url)
-
-
-def samplers(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the samplers: ways to select the clients of a round (clients.sampler)."""
-    _show("samplers", name, format, url)
-
-
-def attacks(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the attacks of malicious clients (attack)."""
-    _show("attacks", name, format, url)
-
-
-def aggregators(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the robust rules in place of the mean of the clients' models (aggregation)."""
-    _show("aggregators", name, format, url)
-
-
-def compressors(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the compressors of what clients send (compression)."""
-    _show("compressors", name, format, url)
-
-
-def optimizers(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the optimizers of local steps (local.optimizer)."""
-    _show("optimizers", name, format, url)
-
-
-def schedules(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the schedules of the learning rate (local.schedule)."""
-    _show("schedules", name, format, url)
-
-
-def fleets(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the fleets: the devices of the clients (devices.fleet)."""
-    _show("fleets", name, format, url)
-
-
-def policies(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the policies: for whom the server waits (devices.policy)."""
-    _show("policies", name, format, url)
 
 
 def presets(name: PresetArgument = None, format: FormatOption = Format.TEXT) -> None:
@@ -170,23 +119,18 @@ def schema(
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (
-        algorithms,
-        models,
-        datasets,
-        partitions,
-        samplers,
-        attacks,
-        aggregators,
-        compressors,
-        optimizers,
-        schedules,
-        fleets,
-        policies,
-        presets,
-        schema,
-    ):
-        app.command(rich_help_panel="Specs")(command)
+    app.command(rich_help_panel="Specs")(algorithms)
+    for kind, (_, text) in KINDS.items():
+        app.command(kind, help=text, rich_help_panel="Specs")(_make_command(kind))
+    app.command(rich_help_panel="Specs")(presets)
+    app.command(rich_help_panel="Specs")(schema)
+
+
+def _make_command(kind: Kind) -> Callable[..., None]:
+    def show(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
+        _show(kind, name, format, url)
+
+    return show
 
 
 def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
@@ -203,7 +147,7 @@ def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None
     if format is Format.JSON:
         print_json(entries)
         return
-    columns = [_SINGULAR[kind], "summary", "parameters"]
+    columns = [KINDS[kind][0], "summary", "parameters"]
     rows = [[e["name"], _summary(e), _parameters(e["parameters"])] for e in entries]
     if kind == "datasets":
         columns.insert(2, "folder")
@@ -289,7 +233,7 @@ def _find_entry(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[st
 
         raise RequestError([ALGORITHMS.fault("name", name)])
     raise RequestError(
-        [FieldError("name", name, f"is not a known {_SINGULAR[kind]}", suggest_name(name, known))]
+        [FieldError("name", name, f"is not a known {KINDS[kind][0]}", suggest_name(name, known))]
     )
 
 

@@ -60,12 +60,13 @@ def compare(
     Runs that differ by their seeds alone are one group.
     """
     from api.cli.display import make_data_console, print_json, print_message
+    from api.sdk.run_comparison import compare as compare_runs
 
     if figure is not None:
         check_figure_path(figure)
-    found = read_comparison(
-        runs or [], label, url, metric=metric, target=target, last=last, against=against, together=not each
-    )
+    parse_labels(label)  # refuses a label without a value
+    options = {"metric": metric, "target": target, "last": last, "against": against, "together": not each}
+    found = compare_runs(*runs or (), label=label or None, url=url, **options)
     if format is CompareFormat.JSON:
         print_json(found.model_dump(mode="json"))
     elif format is CompareFormat.TEXT:
@@ -81,26 +82,6 @@ def compare(
         print_message("best on test = value of the best round on the test set; this is an optimistic value")
     if figure is not None:
         _draw(found, figure)
-
-
-def read_comparison(runs: list[str], label: list[str] | None, url: str | None, **options: Any) -> Comparison:
-    """Read and compare runs; if all of them are in files, no service is needed.
-
-    Raises:
-        SettingsError: there is nothing to compare, or a file has no round records.
-        RequestError: an option does not suit the runs.
-        JobNotFound: a run is no path, no job and no sweep.
-    """
-    from api.cli.commands.connection import connect
-    from api.comparison.compare import compare_runs
-    from api.reports.run_files import read_compared_run
-
-    parse_labels(label)  # refuses a label without a value
-    paths = [Path(run).expanduser() for run in runs]
-    if runs and not label and all(path.exists() for path in paths):
-        return compare_runs([*map(read_compared_run, runs, paths)], **options)
-    with connect(url) as client:
-        return client.compare(runs, label=label, **options)
 
 
 def check_figure_path(path: Path) -> None:

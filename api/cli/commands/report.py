@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from api.cli.commands.options import (
     LastOption,
     MetricOption,
     UrlOption,
+    parse_labels,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from jobs.store.records import RoundRecord
 
     Content: TypeAlias = tuple[str, str, list[ReportFigure], ClassMapDrawing | None]
-
-PERSONAL = "personal.csv"
 
 
 def report(
@@ -105,11 +104,12 @@ def _read_comparison(
     runs: list[str], label: list[str] | None, url: str | None, options: Mapping[str, Any]
 ) -> Content:
     """Compare the runs; return name, page and figures of their report."""
-    from api.cli.commands.compare import read_comparison
     from api.reports.comparison_figure import make_comparison_figure
     from api.reports.html_comparison import render_comparison
+    from api.sdk.run_comparison import compare
 
-    found = read_comparison(runs, label, url, **options)
+    parse_labels(label)  # refuses a label without a value
+    found = compare(*runs, label=label or None, url=url, **options)
     name = runs[0] if len(runs) == 1 else "comparison"
     figure = make_comparison_figure(found)
     sources = [*runs, *(label or [])]
@@ -142,6 +142,7 @@ def _read(run: str, url: str | None) -> RunReport:
 def _from_service(run: str, url: str | None) -> RunReport:
     from api.cli.commands.connection import connect
     from api.reports.html_report import RunReport
+    from api.reports.run_files import PERSONAL
     from api.sdk import calls
     from fedsim.errors import ArtifactNotFound
 
@@ -157,25 +158,18 @@ def _from_service(run: str, url: str | None) -> RunReport:
 
 
 def _from_files(path: Path) -> RunReport:
-    import yaml
-
     from api.reports.html_report import RunReport
-    from api.reports.run_files import make_no_records_error, read_name, read_records
-    from jobs.store.records import RoundRecord
+    from api.reports.run_files import PERSONAL, read_compared_run
 
-    try:
-        records = [RoundRecord.model_validate(record) for record in read_records(path)]
-        spec = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
+    run = read_compared_run(path.resolve().name, path)
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
-    class_map, class_map_error = _find_class_map(lambda: _make_class_map(spec or {}), records)
-    about = path.resolve().name, read_name(path), "", ""
-    return RunReport(*about, spec or {}, records, personal, class_map, class_map_error)
+    class_map, class_map_error = _find_class_map(lambda: _make_class_map(run.spec), run.records)
+    about = run.run, run.name, "", ""
+    return RunReport(*about, run.spec, run.records, personal, class_map, class_map_error)
 
 
-def _make_class_map(data: dict[str, Any]) -> Mapping[str, Any]:
+def _make_class_map(data: Mapping[str, Any]) -> Mapping[str, Any]:
     from jobs.run.class_map import make_class_map
     from jobs.settings import Settings
     from jobs.spec import parse_spec
@@ -184,7 +178,7 @@ def _make_class_map(data: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _find_class_map(
-    find: Callable[[], Mapping[str, Any]], records: list[RoundRecord]
+    find: Callable[[], Mapping[str, Any]], records: Sequence[RoundRecord]
 ) -> tuple[ClassMapDrawing | None, str]:
     """Return the class map, or the reason why there is none."""
     from api.reports.class_map import draw_class_map

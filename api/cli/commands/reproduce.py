@@ -147,21 +147,16 @@ def _choose_runs(place: Place, processes: int, device: str, url: str | None) -> 
 
 def _describe(table: Table, progress: TableProgress) -> str:
     """Write how far a table is, e.g. `demo-claim: 3 of 9 runs, about 12 s left; 2 rounds, seed 1 failed`."""
+    from api.reports.formatting import format_duration
+
     text = f"{table.name}: {progress.total - progress.left} of {progress.total} runs"
     if progress.left and progress.seconds is not None:
-        text += f", about {format_seconds(progress.seconds)} left"
+        text += f", about {format_duration(progress.seconds)} left"
     if progress.ended is None:
         return text
     member, entry = progress.ended
-    said = "failed" if isinstance(entry, str) else f"took {format_seconds(entry.seconds)}"
+    said = "failed" if isinstance(entry, str) else f"took {format_duration(entry.seconds)}"
     return f"{text}; {member.run} {said}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Write a time, e.g. `40 s`, `12 min` or `1.5 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _list_tables(out: Path) -> list[dict[str, Any]]:

@@ -167,11 +167,10 @@ def _refuse_while_ray_works(settings: Settings) -> None:
 def _refuse_while_active(url: str) -> None:
     from api.sdk.client import FedSimClient
     from fedsim.errors import Conflict
+    from jobs.store.states import ACTIVE
 
     with FedSimClient(url) as client:
-        active = [
-            job.id for state in ("RUNNING", "STARTING", "CANCELLING") for job in client.jobs(state=state)
-        ]
+        active = [job.id for job in client.jobs(state=sorted(ACTIVE))]
     if active:
         raise Conflict(
             f"{len(active)} job{'s' * (len(active) != 1)} active: {', '.join(active)}",

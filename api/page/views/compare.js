@@ -1,10 +1,10 @@
 // Compares jobs: their curves, means over seeds, and the rounds, traffic and time to a target.
 
-import { axis, Chart } from "../chart.js";
+import { axis, Chart, MOST_POINTS } from "../chart.js";
 import { curveColour, dash, faint } from "../colours.js";
 import { copy } from "../clipboard.js";
 import { save } from "../download.js";
-import { button, element, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
+import { button, element, offer, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
 import { AXES, listAxes } from "../records.js";
 import { describeError, get, isTemporary, jobPath, request } from "../service.js";
 import { notice, repeat, withToken } from "../session.js";
@@ -18,7 +18,6 @@ import { picker } from "./picker.js";
 const EVERY = 3000;
 const MOST_POLLED_JOBS = 20; // more jobs are polled less often, because the service limits the number of requests
 const AGAIN = 10; // turns after which ended jobs are read again: somebody may have resumed them
-const MOST_POINTS = 60; // a longer curve is drawn without markers
 const LAST = 5; // scores in the mean of the last rounds
 const RESETS = { metric: { setting: "chosen", value: null }, against: { setting: "against", value: "" } }; // by the field that is refused
 const TABLES = [["CSV", "csv", "text/csv"], ["Markdown", "md", "text/markdown"], ["LaTeX", "tex", "application/x-latex"]];
@@ -231,14 +230,6 @@ class Comparison {
     const bands = this.groups.some(({ curve: { deviation } }) => deviation.length) ? " Each band is one standard deviation over the seeds." : "";
     return { traces, layout, words: `${formatMetricName(metric)} of ${this.groups.map(({ name, note }) => name + note).join("; ")}: ${better} is better.${bands}` };
   }
-}
-
-// New options may come while jobs run; the choice stays.
-function offer(control, options, value) {
-  if (options.map(([key]) => key).join("\n") !== [...control.options].map((option) => option.value).join("\n")) {
-    control.replaceChildren(...options.map(([key, text]) => element("option", { value: key }, text)));
-  }
-  control.value = value;
 }
 
 function curve({ name, note, curve: { x, mean, deviation } }, index) {

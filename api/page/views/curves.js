@@ -1,8 +1,8 @@
 // The curves of one job, with a choice of the curve, of a second axis and of the horizontal axis.
 
-import { axis, Chart } from "../chart.js";
+import { axis, Chart, MOST_POINTS } from "../chart.js";
 import { curveColour } from "../colours.js";
-import { element, wrapWithLabel, select, show } from "../element.js";
+import { element, offer, wrapWithLabel, select, show } from "../element.js";
 import { listMethodChanges } from "../method_curves.js";
 import { AXES, choices, listAxes, sides } from "../records.js";
 import { accuracy, FINAL, number } from "../formatting.js";
@@ -14,6 +14,8 @@ const MARGINS = 62; // pixels, left and right of the picture
 const SECOND_AXIS_WIDTH = 56; // pixels
 const LARGE = 1000; // values from here on have SI prefixes; smaller ones would have "m" for thousandths
 const RIGHT_MARGIN_FACTOR = 1.02; // to the right of the last round
+
+const listNames = (entries) => entries.map(([key, { name }]) => [key, name]);
 
 // `job()` returns the job, whose spec has the rounds of the evaluations.
 export function curves(records, job, signal) {
@@ -28,7 +30,7 @@ export function curves(records, job, signal) {
   const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
   const beside = select([[NONE, "none"]], NONE, (value) => set({ beside: value }), { name: "beside" });
   const besides = wrapWithLabel("Second axis", beside, { hidden: true });
-  const along = select(listAxes(false).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
+  const along = select(listNames(listAxes(false)), "rounds", (value) => set({ along: value }), { name: "along" });
   const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => set({ whole: whole.checked }) } });
   const scale = wrapWithLabel("Scale from 0 to 1", whole, { class: "labelled beside" });
   const root = element("section", { class: "curves", "aria-labelledby": "curves-head" },
@@ -40,14 +42,15 @@ export function curves(records, job, signal) {
   const chart = new Chart(picture, words, () => {
     const all = choices(records);
     const aside = sides(records);
-    const key = chosen.what ?? findFirstCurve(all, records);
-    offer(what, all, key);
-    offer(along, Object.fromEntries(listAxes(Boolean(records.last?.clock))), chosen.along);
+    const key = all[chosen.what] ? chosen.what : findFirstCurve(all, records);
+    offer(what, listNames(Object.entries(all)), key);
+    offer(along, listNames(listAxes(Boolean(records.last?.clock))), chosen.along);
     // The second axis shows a value of the algorithm at first, such as the number of frozen clients or a temperature.
-    const side = chosen.beside ?? Object.keys(aside).find((key) => OF_CLIENTS.test(key)) ?? Object.keys(aside)[0] ?? NONE;
-    offer(beside, { [NONE]: { name: "none" }, ...aside }, side);
+    const sought = [chosen.beside, Object.keys(aside).find((key) => OF_CLIENTS.test(key)), Object.keys(aside)[0]];
+    const side = sought.find((key) => key === NONE || aside[key]) ?? NONE;
+    offer(beside, [[NONE, "none"], ...listNames(Object.entries(aside))], side);
     show(besides, Object.keys(aside).length > 0);
-    const found = all[key] ?? Object.values(all)[0];
+    const found = all[key];
     show(scale, found?.share ?? true);
     const changes = listMethodChanges(records);
     changeList.update(changes, records);
@@ -70,16 +73,6 @@ function describeEvaluation({ state, spec, rounds_total: total }, { last }) {
   if (FINAL.has(state)) return "No round was evaluated.";
   const first = Math.min(spec.evaluation.every, total);
   return last?.round >= first ? "No round has been evaluated yet." : `The first evaluation comes after round ${first}.`;
-}
-
-// New metrics may come while the job runs; the choice stays.
-function offer(control, all, value) {
-  const keys = Object.keys(all);
-  if (!keys.length) return;
-  if (keys.join() !== [...control.options].map((option) => option.value).join()) {
-    control.replaceChildren(...keys.map((key) => element("option", { value: key }, all[key].name)));
-  }
-  control.value = keys.includes(value) ? value : keys[0];
 }
 
 function drawCurves(records, { lines, share, lower, axis: unit = "", write = share ? accuracy : number }, side, { along, whole, changes, width }) {
@@ -118,7 +111,7 @@ function drawCurves(records, { lines, share, lower, axis: unit = "", write = sha
 function trace({ name, x, y, rounds }, { along, format, index }) {
   return {
     name: plainText(name), x, y, customdata: rounds, type: "scatter", cliponaxis: false,
-    mode: x.length > 60 ? "lines" : "lines+markers", marker: { size: 5 }, line: { color: curveColour(index), width: 2 },
+    mode: x.length > MOST_POINTS ? "lines" : "lines+markers", marker: { size: 5 }, line: { color: curveColour(index), width: 2 },
     hovertemplate: `%{y:${format}}${along === "rounds" ? "" : " in round %{customdata}"}`,
   };
 }

@@ -119,7 +119,7 @@ class JobView {
     } catch (error) {
       if (this.signal.aborted) return;
       if (error.status === 404) this.tell("This job was deleted. ", true, linkToJobs());
-      else setConnection("job", Boolean(error.status));
+      else setConnection("job", !isTemporary(error));
     }
   }
 

@@ -9,6 +9,7 @@ import { confirm, setConnection, notice, withToken } from "../session.js";
 import { parseInput } from "../schema.js";
 import { Submission } from "../submission.js";
 import { countRuns, describeCount, listCells, listRuns, makeSpec, parseSeeds, sweepFile } from "../sweep.js";
+import { runWhileVisible } from "../waiting.js";
 import { yaml } from "../yaml.js";
 import { showFaults } from "./faults.js";
 import { fields, makeLabelledField } from "./fields.js";
@@ -17,7 +18,7 @@ import { findCellErrors, findValueErrors, listOtherValues, MOST_CHECKED } from "
 import { vary } from "./vary.js";
 
 const PAUSE = 350;
-const AGAIN = 3000; // ms after the service did not answer
+const AGAIN = 3000; // ms after the service did not answer, or was busy
 const [MANY, MOST] = [50, 200]; // jobs: more than MANY are confirmed, more than MOST are refused
 const VALID = "Each value is valid. Submit checks every combination.";
 const KINDS = ["algorithms", "models", "datasets", "partitions", "samplers", "optimizers", "schedules", "attacks", "aggregators", "compressors", "fleets", "policies", "presets"];
@@ -196,9 +197,11 @@ class NewJob {
       return answer;
     } catch (error) {
       if (!this.signal.aborted) {
-        setConnection("check", Boolean(error.status));
+        setConnection("check", !isTemporary(error));
         setText(this.verdict, error.message);
-        if (!error.status && turn === this.asked) this.timer = setTimeout(() => this.checkAll(), AGAIN);
+        // Not while the page is hidden: checks that take too long are refused as well, and hold others up.
+        const askAgain = () => runWhileVisible(this.signal, () => this.checkAll());
+        if (isTemporary(error) && turn === this.asked) this.timer = setTimeout(askAgain, AGAIN);
       }
       return null;
     }

@@ -1,7 +1,7 @@
 // The rows "Vary": a field of the form and its values. Every combination is one job.
 
 import { copy } from "../clipboard.js";
-import { button, element, setText, show } from "../element.js";
+import { button, element, offer, setText, show } from "../element.js";
 import { makeAxis } from "../sweep.js";
 
 // `changed()` is called after every change. `axes()` gives the axes that have a field and values.
@@ -29,24 +29,23 @@ export function vary(changed) {
       row.dataset.path = path.value;
       changed();
     }
-    offer(path);
+    offerFields(path);
     rows.append(row);
     path.focus();
     changed();
   }
 
   // Keeps a chosen field that the form does not have any more: the check says what is wrong.
-  function offer(path) {
+  function offerFields(path) {
     const chosen = path.value;
     const paths = fields.map(([name]) => name);
     const all = ["", ...paths, ...(chosen && !paths.includes(chosen) ? [chosen] : [])];
-    path.replaceChildren(...all.map((name) => element("option", { value: name }, name || "choose a field")));
-    path.value = chosen;
+    offer(path, all.map((name) => [name, name || "choose a field"]), chosen);
   }
 
   function update(found) {
     fields = found;
-    rows.querySelectorAll("select").forEach(offer);
+    rows.querySelectorAll("select").forEach(offerFields);
   }
 
   const read = () => [...rows.children].map((row) => {

@@ -12,9 +12,8 @@ from pydantic import BaseModel, Field
 from api.reports.json_report import generate_report_lines
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
+from api.server.stored_rounds import read_all_rounds
 from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact, spec_text
-from jobs.store.job_store import JobStore
-from jobs.store.records import Job
 
 router = APIRouter(tags=["jobs"])
 
@@ -73,16 +72,11 @@ def get_artifact(job_id: JobId, name: ArtifactName, service: ServiceOf) -> Respo
     if name == SPEC:
         return _file(name, [spec_text(job)], headers)
     if name == REPORT:
-        return _file(name, _report(service.store, job), headers)
+        records = read_all_rounds(service.store, job.id, 0)
+        return _file(name, generate_report_lines(job, records), headers)
     size, pieces = open_artifact(service.settings, job_id, name)
     return _file(name, pieces, headers | {"Content-Length": str(size)})
 
 
 def _file(name: str, pieces: Iterable[str | bytes], headers: dict[str, str]) -> Response:
     return StreamingResponse(pieces, headers=headers, media_type=ARTIFACTS[name].media_type)
-
-
-def _report(store: JobStore, job: Job) -> Iterable[str]:
-    from api.server.routes.jobs import read_all_rounds
-
-    return generate_report_lines(job, read_all_rounds(store, job.id, 0))

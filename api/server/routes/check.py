@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from api.server.dependencies import ServiceOf, SpecBody
-from api.server.dependencies import read_spec as read_spec
+from api.server.dependencies import ServiceOf, SpecBody, read_spec
 from api.server.errors import Fault, describe_problems
 from api.server.openapi import SPEC_BODY
 from api.server.request_errors import MOST_FAULTS

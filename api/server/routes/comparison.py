@@ -15,9 +15,11 @@ from api.reports.comparison_tables import PaperFormat, render_table
 from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
 from api.server.routes.curves import Id, Metric
-from api.server.routes.jobs import Label, check_record_bytes, read_all_rounds
+from api.server.routes.jobs import Label
 from api.server.slow_lookups import Interest
+from api.server.stored_rounds import check_record_bytes, read_all_rounds
 from fedsim.errors import FieldError, RequestError
+from jobs.spec.submission import MAX_LABELS
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, RoundRecord
 
@@ -46,7 +48,10 @@ async def compare_jobs(
     job: Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")] = None,
     label: Annotated[
         list[Label] | None,
-        Query(max_length=32, description="Also all jobs with all of these labels: `name` or `name=value`."),
+        Query(
+            max_length=MAX_LABELS,
+            description="Also all jobs with all of these labels: `name` or `name=value`.",
+        ),
     ] = None,
     metric: Annotated[
         Metric | None, Query(description="A metric of the round records. Default: the main metric.")

@@ -16,7 +16,7 @@ from jobs.store.job_store import JobStore
 router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 100
-MOST_POINTS = 10_000
+MOST_ANSWERED_POINTS = 10_000
 """Points of one answer: the database reads a whole record for each."""
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
@@ -56,7 +56,9 @@ async def list_curves(
 
     # The text is made here, too: it may have 20,000 numbers.
     def read(interest: Interest) -> str:
-        found = read_curves(service.store, job, metric, min(points, MOST_POINTS // len(job)), interest)
+        found = read_curves(
+            service.store, job, metric, min(points, MOST_ANSWERED_POINTS // len(job)), interest
+        )
         return Curves(curves=list(found)).model_dump_json()
 
     text = await service.curve_lookups.run_while_wanted(request.is_disconnected, read)

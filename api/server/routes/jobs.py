@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,8 +27,14 @@ from api.server.errors import describe_problems
 from api.server.openapi import CLONING_BODY, RESUME_BODY, SUBMISSION_BODY
 from api.server.service import Service
 from api.server.slow_lookups import Interest
-from fedsim.errors import FieldError, RequestError
+from api.server.stored_rounds import (
+    LARGE_PAGE_BYTES,
+    SMALL_PAGE_BYTES,
+    check_record_bytes,
+    read_all_rounds,
+)
 from jobs.spec.cloning import clone_spec
+from jobs.spec.submission import MAX_LABELS
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, JobPage, RoundRecord
 from jobs.store.states import JobState
@@ -38,24 +43,12 @@ router = APIRouter(tags=["jobs"])
 
 logger = logging.getLogger("fedsim.api")
 
-CSV_PAGE = 500
-
 MANY_JOBS = 100
 MANY_ROUNDS = 1000
 """Larger pages may take some megabytes of memory: few of them are read at once."""
 
-MOST_RECORD_BYTES = 60_000_000
-"""Bytes of the records that one request has in memory. They take seconds, and eight times as much memory."""
-
 MOST_CSV_BYTES = 200_000_000
 """Bytes of the records of one table as CSV, which keeps none of them."""
-
-SMALL_PAGE_BYTES = 2**20
-LARGE_PAGE_BYTES = 2**23
-"""Bytes of the specs or records on a page; it takes about ten times as much memory while it is made."""
-
-INTEREST = Interest()
-"""The interest in answers that are sent while they are read: they end with their connection."""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -123,7 +116,9 @@ async def list_jobs(
     ] = None,
     label: Annotated[
         list[Label] | None,
-        Query(max_length=32, description="Only jobs with all of these labels: `name` or `name=value`."),
+        Query(
+            max_length=MAX_LABELS, description="Only jobs with all of these labels: `name` or `name=value`."
+        ),
     ] = None,
     algorithm: Annotated[
         str | None, Query(max_length=100, description="Only jobs with this algorithm.")
@@ -293,54 +288,3 @@ def _read_page(store: JobStore, job_id: str, after: int, limit: int) -> str:
     page = list(store.rounds(job_id, after, limit, most_bytes))
     found = RoundPage(rounds=page, next_after=page[-1].round if page and page[-1].round < done else None)
     return found.model_dump_json()
-
-
-def check_record_bytes(
-    store: JobStore,
-    jobs: Sequence[Job],
-    field: str,
-    value: Any,
-    hint: str,
-    interest: Interest,
-    most: int | None = None,
-) -> None:
-    """Check that all records of the jobs together can be read for one request.
-
-    Args:
-        store: of the jobs.
-        jobs: whose records are read.
-        field: of the request that named the jobs.
-        value: of the field.
-        hint: the way out, if the records are too large.
-        interest: in the answer; counting bytes takes part of a second.
-        most: bytes; `MOST_RECORD_BYTES` if None.
-
-    Raises:
-        RequestError: they are too large.
-        ServiceBusy: nobody is interested any more.
-    """
-    size, most = 0, MOST_RECORD_BYTES if most is None else most
-    for job in jobs:
-        interest.check()
-        size += store.count_record_bytes(job.id)
-        if size > most:
-            rounds = sum(job.rounds_done for job in jobs)
-            message = (
-                f"has more than {most / 1e6:,.1f} MB of records, which is the most here ({rounds:,} rounds)"
-            )
-            raise RequestError([FieldError(field, value, message, hint)])
-
-
-def read_all_rounds(
-    store: JobStore, job_id: str, after: int, interest: Interest = INTEREST
-) -> Iterator[RoundRecord]:
-    """Yield the rounds after `after`, reading page by page.
-
-    Raises:
-        ServiceBusy: nobody is interested any more.
-    """
-    interest.check()
-    while records := store.rounds(job_id, after, CSV_PAGE, SMALL_PAGE_BYTES):
-        yield from records
-        interest.check()
-        after = records[-1].round

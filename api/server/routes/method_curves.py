@@ -16,8 +16,8 @@ from api.reports.method_curves import (
 )
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
-from api.server.routes.jobs import check_record_bytes, read_all_rounds
 from api.server.slow_lookups import Interest
+from api.server.stored_rounds import check_record_bytes, read_all_rounds
 from jobs.run.class_map import MAX_CLIENTS_SHOWN
 from jobs.store.job_store import JobStore
 

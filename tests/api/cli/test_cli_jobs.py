@@ -45,7 +45,7 @@ def test_submit_can_wait_for_the_end(
 
 
 def test_list_and_show(online: Fedsim, service: RunningService) -> None:
-    job = service.ended(name="to be [bold]listed[/]", rounds=2)
+    job = service.ended(name="to be [bold]listed[/] für Müller", rounds=2)
     outcome = online("list", "--state", "succeeded")
     assert job.id in outcome.out
     assert "[bold]listed[/]" in outcome.out
@@ -56,6 +56,7 @@ def test_list_and_show(online: Fedsim, service: RunningService) -> None:
     shown = online("show", job.id)
     assert "SUCCEEDED" in shown.out
     assert "algorithm:" in shown.out
+    assert "name: to be [bold]listed[/] für Müller" in shown.out
     assert online("show", job.id, "--format", "json").data["rounds_done"] == 2
     missing = online("show", "0000")
     assert (missing.code, missing.out) == (4, "")

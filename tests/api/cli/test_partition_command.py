@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.reports.html_partition import MOST_CLIENTS
 from fedsim.data.partition_file import load_partition
+from jobs.run.class_map import MAX_CLIENTS_SHOWN
 from jobs.run.partition_report import MAX_CLIENTS_MEASURED
 from tests.api.service import Fedsim
 
@@ -19,7 +19,7 @@ def test_the_table_says_who_holds_what(fedsim: Fedsim) -> None:
     done = fedsim("partition", "demo")
     assert done.code == 0
     lines = [line for line in done.out.splitlines() if line.strip()]
-    assert lines[0].startswith("digits, dirichlet (beta 0.5, min_size 5), 50 clients, seed 7")
+    assert lines[0].startswith("digits, dirichlet beta=0.5 min_size=5, 50 clients, seed 7")
     assert [line.split()[0] for line in lines[3:]] == ["examples", "classes,", "EMD"]
     assert "dealing 1,438 examples to 50 clients" in done.err
 
@@ -82,7 +82,7 @@ def test_many_sampling_clients_are_surveyed_and_nothing_is_saved(fedsim: Fedsim,
     assert figures["statistics"]["clients"] == 100_000
     assert figures["surveyed_clients"] == MAX_CLIENTS_MEASURED
     assert figures["digest"] is None
-    assert f"the first {MOST_CLIENTS} of 100,000 clients" in (tmp_path / "partition.html").read_text()
+    assert f"the first {MAX_CLIENTS_SHOWN} of 100,000 clients" in (tmp_path / "partition.html").read_text()
 
 
 def test_the_difficulty_partition_keeps_the_class_counts_of_its_base(fedsim: Fedsim, tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 
-from api.cli.commands.reproduce import format_seconds
-from api.cli.service_runs import run_on_service
+from api.cli import service_runs
+from api.sdk import waiting
 from fedsim import FedSimClient
 from jobs.grid.journal import Journal
 from jobs.grid.process_pool import run_in_processes
@@ -17,7 +18,8 @@ from jobs.grid.runner import run_table
 from jobs.grid.table import Table, load_table, read_table
 from jobs.settings import Settings
 from jobs.store.states import JobState
-from tests.api.service import Fedsim, RunningService, a_round
+from tests.api.blocking import Answering
+from tests.api.service import Fedsim, RunningService, a_job, a_round
 from tests.jobs.grid.small_table import SMALL
 
 
@@ -53,11 +55,26 @@ def test_a_service_makes_runs_as_one_group_that_is_found_again(
             service.store.add_round(job.id, a_round(1, global_accuracy=number / 10))
             service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED, message="done")
         journal = Journal(tmp_path / "out", table.name)
-        faults = run_table(table, journal, lambda *each: run_on_service(*each, client), lambda progress: None)
+        faults = run_table(
+            table, journal, lambda *each: service_runs.run_on_service(*each, client), lambda progress: None
+        )
         assert faults == []
         found = [entry.final["global_accuracy"] for entry in journal.read().values()]
         assert found == [0.0, 0.1, 0.2, 0.3]
         assert len(list(client.jobs(label=f"group={table.name}"))) == 4
+
+
+@pytest.mark.usefixtures("_no_pauses")
+@pytest.mark.parametrize("answering", ["sync"], indirect=True)
+def test_a_service_that_restarts_while_it_makes_runs_is_waited_for(
+    answering: Answering, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(service_runs, "PAUSE", 0.0)
+    job, away = a_job().model_dump(mode="json"), [httpx.ConnectError("nobody there")] * 9
+    client, _ = answering({"jobs": []}, {**job, "state": "RUNNING"}, *away, {"jobs": [job]})
+    first = table.runs()[0]
+    assert [run.member for run in service_runs.run_on_service(table, [first], client)] == [first]
 
 
 @pytest.mark.slow
@@ -114,8 +131,3 @@ def test_the_scale_is_a_preset() -> None:
     assert table.at_scale("small") == table
     assert table.at_scale("paper").preset == "kdia-cifar10"
     assert table.at_scale("kdia-cinic10-small").preset == "kdia-cinic10-small"
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(4.4, "4 s"), (600, "10 min"), (7200, "2.0 h")])
-def test_times_are_written_in_their_unit(seconds: float, said: str) -> None:
-    assert format_seconds(seconds) == said

@@ -27,6 +27,13 @@ HOLD = """
         return whole;
     };
 """
+BUSY = """
+    // The service is busy for requests to this address, until `answer()`.
+    const [path, real] = [arguments[0], window.fetch];
+    window.fetch = async (url, options) =>
+        url.endsWith(path) ? new Response('{"detail": "busy"}', { status: 503 }) : real(url, options);
+    window.answer = () => { window.fetch = real; };
+"""
 LOSE = """
     // The service handles so many submissions whose answers do not arrive.
     const [most, real] = [arguments[0], window.fetch];
@@ -169,6 +176,28 @@ def test_a_service_that_hangs_does_not_answer(browser: Browser, service: Running
     browser.comes(lambda: "No connection" in browser.text("#connection"))
     browser.script("window.answer()")
     browser.comes(lambda: browser.text("#connection") == "Connected")
+
+
+def test_a_busy_service_is_asked_about_a_job_again(browser: Browser, service: RunningService) -> None:
+    job = service.running(name="busy")
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.text("#connection") == "Connected")
+    browser.script(BUSY, f"/jobs/{job.id}")
+    browser.comes(lambda: "No connection" in browser.text("#connection"))
+    browser.script("window.answer()")
+    browser.comes(lambda: browser.text("#connection") == "Connected")
+
+
+def test_a_busy_service_is_asked_for_a_check_again(browser: Browser, service: RunningService) -> None:
+    browser.open(f"{service.url}/#/new")
+    until(lambda: browser.text("#verdict") == "This spec is valid.", seconds=40)
+    browser.script(BUSY, "/check")
+    browser.write('[name="rounds"]', "7")
+    until(lambda: browser.text("#verdict") == "busy")
+    assert "No connection" in browser.text("#connection")
+    browser.script("window.answer()")
+    until(lambda: browser.text("#verdict") == "This spec is valid.")
+    assert browser.text("#connection") == "Connected"
 
 
 def test_a_stream_that_falls_silent_is_opened_again(browser: Browser, service: RunningService) -> None:

@@ -15,12 +15,12 @@ from api.reports.class_map import draw_class_map, make_class_map_figure, save_cl
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import make_clients_figure, make_figures
 from api.reports.html_report import RunReport, list_facts, render_report
-from api.reports.json_report import RunSummary
 from api.reports.method_curves import find_method_changes, find_method_curves
 from api.reports.round_failures import MOST_ROUNDS, list_round_failures
 from fedsim.base.costs import ClientTime, ClockReading, Cost
 from jobs.run.artifacts import save_personal_scores
-from jobs.store.records import Engine, RoundRecord, total_cost
+from jobs.run.run_result import RunSummary
+from jobs.store.records import Engine, RoundRecord, RunTotals
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
@@ -41,10 +41,7 @@ def test_a_regression_is_drawn_with_unit_and_direction() -> None:
     assert dict(list_facts(reported))["best global RMSE"] == "55 at round 2"
     (clients,) = make_clients_figure("client,tests,rmse,loss\n0,5,40.0,0.3\n1,5,60.0,0.7\n")
     assert clients.curves[0].y == [60.0, 40.0]
-    summary = RunSummary()
-    for record in records:
-        summary.add_record(record)
-    assert summary.to_document()["best"] == {"round": 2, "global_rmse": 55.0}
+    assert RunSummary.of(records).document()["best"] == {"round": 2, "global_rmse": 55.0}
 
 
 def test_a_privacy_budget_is_in_the_figures_of_a_report_and_in_the_table_of_rounds() -> None:
@@ -94,7 +91,7 @@ def test_costs_are_drawn_as_they_add_up() -> None:
         ("with fine-tuning", [1.0, 2.0], [10.0, 45.0]),
     ]
     assert [curve.y for curve in found["flops"].curves] == [[70.0, 160.0], [70.0, 168.0]]
-    total = total_cost(records)
+    total = RunTotals.of(records).cost
     assert found["updates"].curves[0].y[-1] == total.updates
     assert found["flops"].curves[-1].y[-1] == total.flops + total.tuning_flops
     # A record of an older version, which does not say, is no reason to leave the others out.
@@ -265,6 +262,10 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "No class map" in page
     assert "nowhere" in page.split("No class map")[1].split("</p>")[0]
+    (folder / "spec.yaml").unlink()
+    done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png")
+    assert (done.code, "no round records" in done.err) == (0, False)
+    assert "<h1>mine</h1>" in (tmp_path / "out" / "report.html").read_text("utf-8")
     (folder / "rounds.jsonl").unlink()
     assert fedsim("report", folder).code == 2
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")

@@ -96,7 +96,7 @@ def test_jobs_with_too_large_records_are_refused(
     """All rounds are in memory at once, and the service has other callers."""
     jobs = a_study(service)
     size = service.store.count_record_bytes(jobs[0].id)
-    monkeypatch.setattr("api.server.routes.jobs.MOST_RECORD_BYTES", 6 * size - 1)
+    monkeypatch.setattr("api.server.stored_rounds.MOST_RECORD_BYTES", 6 * size - 1)
     refused = problem(http.get(ROUTE, params={"job": [job.id for job in jobs]}), 422, "BAD_REQUEST")
     [fault] = refused["errors"]
     assert "which is the most here (12 rounds)" in fault["message"]

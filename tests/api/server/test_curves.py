@@ -24,7 +24,7 @@ def test_a_few_evenly_spaced_rounds_and_the_last(
     # 23 rounds in 5 points: every fifth.
     assert answer[1]["rounds"] == [5, 10, 15, 20, 23]
     # All jobs share the points of an answer: here each of four gets three.
-    monkeypatch.setattr("api.server.routes.curves.MOST_POINTS", 12)
+    monkeypatch.setattr("api.server.routes.curves.MOST_ANSWERED_POINTS", 12)
     answer = http.get("/api/v1/curves", params={**asked, "points": 500}).json()["curves"]
     assert [curve["rounds"] for curve in answer] == [[1, 2], [8, 16, 23]]
 

@@ -131,7 +131,7 @@ def test_large_records_take_more_pages(
     assert found == [*range(1, 8)]
     compared = http.get("/api/v1/comparison", params={"job": job.id})
     assert compared.status_code == 200
-    monkeypatch.setattr("api.server.routes.jobs.MOST_RECORD_BYTES", 200_000)
+    monkeypatch.setattr("api.server.stored_rounds.MOST_RECORD_BYTES", 200_000)
     refused = problem(http.get(f"{JOBS}/{job.id}/method-curves"), 422, "BAD_REQUEST")
     as_csv = {"Accept": "text/csv"}
     assert http.get(f"{JOBS}/{job.id}/rounds", headers=as_csv).status_code == 200, "CSV keeps no records"

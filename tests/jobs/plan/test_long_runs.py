@@ -12,7 +12,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.dataset_facts import look_up_facts
 from jobs.spec.run_size import count_flops
-from jobs.store.records import total_cost
+from jobs.store.records import RunTotals
 
 SHORT: dict[str, Any] = {
     "algorithm": "fedavg",
@@ -35,7 +35,7 @@ def count_trained(spec: JobSpec, settings: Settings) -> float:
 @pytest.mark.parametrize("change", [{}, {"local": {"steps": 5, "batch_size": 8}}])
 def test_the_count_is_that_of_a_run(change: dict[str, Any], settings: Settings) -> None:
     spec = parse_spec({**SHORT, **change})
-    found = total_cost(run_in_process(spec, settings, RunListener()).records)
+    found = RunTotals.of(run_in_process(spec, settings, RunListener()).records).cost
     # Clients of 1,437 / 20 examples differ by one.
     assert count_trained(spec, settings) == pytest.approx(found.flops, rel=0.01)
 

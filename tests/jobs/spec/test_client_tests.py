@@ -18,7 +18,7 @@ from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.resolve import resolve_spec
-from jobs.store.records import RoundRecord, total_cost
+from jobs.store.records import RoundRecord, RunTotals
 
 
 def spec(tests: Any, **parts: Any) -> JobSpec:
@@ -101,8 +101,8 @@ def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_pa
     del older["bytes"]["personal"], older["seconds"]["personal"]
     known = RoundRecord.model_validate(older)
     assert known.cost is None
-    assert total_cost([known, *records]) == records[0].cost + records[1].cost  # type: ignore[operator]
-    assert total_cost([known]) == Cost(updates=0, flops=0)
+    assert RunTotals.of([known, *records]).cost == records[0].cost + records[1].cost  # type: ignore[operator]
+    assert RunTotals.of([known]).cost == Cost(updates=0, flops=0)
 
 
 def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
