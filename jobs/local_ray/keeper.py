@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.base.memory_usage import machine_bytes
+from jobs.file_locks import lock_file
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.cluster import NODES, fetch_living_nodes
 from jobs.local_ray.fork_server_process import ForkServerProcess, end_with_parent
@@ -32,7 +33,6 @@ from jobs.local_ray.keeper_files import (
     ALIVE,
     LOCK,
     Addresses,
-    lock_file,
     make_ray_environment,
     read_addresses,
     read_or_make_token,

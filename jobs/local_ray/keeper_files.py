@@ -8,13 +8,13 @@ still needs the local Ray touches `api.alive`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from jobs.file_locks import is_locked
 
 LOCK, ADDRESSES, TOKEN, ALIVE, LOG = "ray.lock", "ray.json", "ray.token", "api.alive", "ray.log"
 
@@ -82,21 +82,6 @@ def make_ray_environment(home: Path) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[bool]:
-    """Lock a file, and yield whether the lock was free. The kernel frees the lock when the process ends."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
 def is_keeper_alive(home: Path) -> bool:
     """Return whether a keeper holds its lock."""
-    if not (home / LOCK).exists():
-        return False
-    with lock_file(home / LOCK) as got:
-        return not got
+    return (home / LOCK).exists() and is_locked(home / LOCK)

@@ -24,6 +24,7 @@ from api.server.local_service import find_free_port, identify_service
 from api.server.web_server import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
+from jobs.file_locks import lock_file
 from jobs.local_ray import embedded_ray as local_ray
 from jobs.local_ray import keeper as ray_keeper
 from jobs.local_ray import keeper_files
@@ -249,7 +250,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
     keeper_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    with keeper_files.lock_file(tmp_path / keeper_files.LOCK) as got:
+    with lock_file(tmp_path / keeper_files.LOCK) as got:
         assert got
         assert cli._run() == 4
         assert "its Ray cluster still runs jobs" in capsys.readouterr().err
@@ -295,6 +296,10 @@ def test_a_note_lasts_as_long_as_its_service(service: RunningService, tmp_path: 
         assert StartedService.list_living(settings) == []
         assert (tmp_path / "serve.hangs.json").exists()
     assert list(tmp_path.glob("serve*")) == []
+    # On a disk without locks across machines nobody here knows whether that service lives.
+    (tmp_path / "serve.shared.json").write_text(shared)
+    assert StartedService.list_living(settings) == []
+    (tmp_path / "serve.shared.json").unlink()
     # A disk without locks: the service is asked whether it answers.
     answers = StartedService(1, service.url, service.app.state.instance)
     (tmp_path / "serve.answers.json").write_text(json.dumps(answers._asdict()))
