@@ -98,18 +98,31 @@ def open_processes(
     Yields:
         A function that gives a piece of work to one of them, and returns the future of its result.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"
+    others = set(active_children())
     executor = ProcessPoolExecutor(
         processes, get_context("spawn"), initializer=_begin, initargs=(make_worker, arguments)
     )
-    with executor:
+    with _one_thread_for_children(), executor:
         try:
             yield lambda piece: executor.submit(_work, piece)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            for process in active_children():
+            for process in set(active_children()) - others:
                 process.terminate()
             raise
+
+
+@contextmanager
+def _one_thread_for_children() -> Iterator[None]:
+    """Limit the processes that start meanwhile to one thread: their libraries read it at their import."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def find_code_version() -> str:
