@@ -114,7 +114,10 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
             say(waiting)
             check()
             if time.monotonic() > end:
-                raise ServiceError(f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}")
+                raise ServiceError(
+                    f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}",
+                    "end it by `fedsim stop`; `fedsim serve` in a terminal then shows why",
+                )
             time.sleep(0.2)
 
 

@@ -98,7 +98,8 @@ def tune(
     _run_trials(search, record, place, processes, on_score)
     result = TuneResult(search, record.trials, record.metric, label=label)
     if result.best.score is None:
-        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", "")])
+        hint = "run the spec once, such as by `fedsim run`, to see the whole error"
+        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", hint)])
     (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
     number = result.best.number
     if test and number not in record.test:

@@ -260,6 +260,22 @@ def test_stop_spares_jobs_whose_service_is_gone(
     assert len(ended) == 1
 
 
+def test_stop_says_what_to_do_about_a_service_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api.cli import main as cli
+
+    monkeypatch.setattr(StartedService, "list_living", lambda _: [StartedService(17, "http://here", "x")])
+    monkeypatch.setattr(StartedService, "answers", lambda self: True)
+    monkeypatch.setattr(StartedService, "stop", lambda self: False)
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+    assert cli._run() != 0
+    said = capsys.readouterr().err
+    assert "(process 17) does not stop" in said
+    assert "end process 17, then repeat" in said
+
+
 def test_stop_spares_active_jobs(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
