@@ -8,7 +8,7 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
-from jobs.grid.process_pool import open_processes
+from jobs.run.without_ray.processes import open_processes
 
 
 def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
