@@ -14,6 +14,7 @@ from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.errors import CoordinatorLost, DoesNotFit, NoCapacityNow, NodeLost, NotReproduced, ObjectLost
 from jobs.run.listener import RunListener
 from jobs.run.run_steps import Attempt, NewPersonalScores, Step
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.spec import JobSpec
 from jobs.store.records import RoundRecord, StateDigests
 
@@ -68,8 +69,7 @@ class RunWithRestarts:
         listener: hears of the progress, and decides about restarts.
         chaos: faults to inject for a test.
         after_loss: whether another process lost this run, so that the cluster may still be starting.
-        start_attempt: starts an attempt: on Ray, or in this process
-            (`jobs.run.without_ray.in_process_attempt.InProcessAttempt`).
+        start_attempt: starts an attempt, on Ray or in this process.
     """
 
     experiment: Experiment
@@ -80,6 +80,10 @@ class RunWithRestarts:
     chaos: Chaos = NO_CHAOS
     after_loss: bool = False
     start_attempt: Callable[..., Attempt] = start_on_ray
+
+    def run_in_this_process(self) -> dict[str, Any]:
+        """Run all rounds without Ray; see `run_to_end`."""
+        return replace(self, start_attempt=InProcessAttempt).run_to_end()
 
     def run_to_end(self) -> dict[str, Any]:
         """Run all rounds, and write each record once.
