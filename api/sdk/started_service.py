@@ -17,7 +17,8 @@ import httpx
 from jobs.file_locks import is_locked
 from jobs.settings import Settings
 
-DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_PORT = 8000
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 RECORDS = "serve*.json"
 """The records of the services of a home. Older versions wrote one file, `serve.json`."""

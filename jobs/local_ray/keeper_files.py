@@ -18,6 +18,10 @@ from jobs.file_locks import is_locked
 
 LOCK, ADDRESSES, TOKEN, ALIVE, LOG = "ray.lock", "ray.json", "ray.token", "api.alive", "ray.log"
 
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The variable by which Ray uses loopback, read at its import. By default Ray takes the machine's external
+address, and breaks when a laptop changes networks."""
+
 
 @dataclass(frozen=True)
 class Addresses:
@@ -74,12 +78,7 @@ def _make_token(path: Path) -> None:
 
 def make_ray_environment(home: Path) -> dict[str, str]:
     """Make the variables with which the local Ray starts, and a process of this machine connects to it."""
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
-        # By default Ray takes the machine's external address, and breaks when a laptop changes networks.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home / TOKEN), **ON_LOOPBACK}
 
 
 def is_keeper_alive(home: Path) -> bool:

@@ -20,7 +20,8 @@ import httpx
 import pytest
 
 from api.sdk.started_service import StartedService
-from api.server.local_service import find_free_port, identify_service
+from api.server import local_service
+from api.server.local_service import BackgroundService, find_free_port, identify_service
 from api.server.web_server import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
@@ -258,6 +259,21 @@ def test_stop_spares_jobs_whose_service_is_gone(
         monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
         assert cli._run() == 0
     assert len(ended) == 1
+
+
+def test_a_service_in_the_background_imports_nothing_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fractions.py").write_text("raise SystemExit('of the working folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "plugins:")
+    started: list[dict[str, str]] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local_service.subprocess, "Popen", lambda *_, env, **__: started.append(env))
+        BackgroundService(Settings(home=tmp_path / "home"), 1, idle_exit=1)
+    [environment] = started
+    subprocess.run([sys.executable, "-P", "-c", "import fractions"], env=environment, check=True)
+    assert str(tmp_path / "plugins") in environment["PYTHONPATH"].split(os.pathsep)
 
 
 def test_stop_says_what_to_do_about_a_service_that_goes_on(
