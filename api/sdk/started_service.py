@@ -10,13 +10,15 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import httpx
 
+from jobs.file_locks import is_locked
 from jobs.settings import Settings
 
-DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_PORT = 8000
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 RECORDS = "serve*.json"
 """The records of the services of a home. Older versions wrote one file, `serve.json`."""
@@ -41,19 +43,22 @@ class StartedService(NamedTuple):
     def list_living(cls, settings: Settings) -> list[StartedService]:
         """List the services of the home that live on this machine, the newest first.
 
-        A service lives if it holds the lock of its record, or answers. Other records are removed.
+        A service lives if it holds the lock of its record, or answers. Other records of this machine are
+        removed. Nobody here can ask a service of another machine, and some disks do not show its lock.
         """
         found = []
         for path in settings.home.glob(RECORDS):
-            with suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as file:
-                locked, data, written = _is_locked(file), json.load(file), path.stat().st_mtime
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                data, written = json.loads(path.read_text("utf-8")), path.stat().st_mtime
                 service = cls(
                     int(data["pid"]), str(data["url"]), str(data["instance"]), str(data.get("machine", ""))
                 )
-                if not locked and not service.answers():
-                    path.unlink()
-                elif service.machine in ("", platform.node()):
+                if service.machine not in ("", platform.node()):
+                    continue
+                if is_locked(path) or service.answers():
                     found.append((written, service))
+                else:
+                    path.unlink()
         return [service for _, service in sorted(found, reverse=True)]
 
     @contextmanager
@@ -99,17 +104,6 @@ def find_default_url() -> str:
         return named
     living = StartedService.list_living(Settings.from_env())
     return next((service.url for service in living if service.answers()), DEFAULT_URL)
-
-
-def _is_locked(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # some network disks have no locks
-        return False
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False
 
 
 def fetch_health(url: str) -> dict[str, Any] | None:

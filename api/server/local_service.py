@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -17,9 +16,10 @@ from api.sdk import calls
 from api.sdk.client import FedSimClient
 from api.sdk.started_service import fetch_health
 from fedsim.errors import ServiceError, Unreachable
+from jobs.local_ray.embedded_ray import package_path
+from jobs.local_ray.machine import find_free_ports
 from jobs.settings import Settings
 
-DEFAULT_PORT = 8000
 START_SECONDS = 120.0
 LOG_LINES = 15
 
@@ -38,10 +38,7 @@ def identify_service(url: str) -> Literal["fedsim", "somebody", "nobody"]:
 
 def find_free_port() -> int:
     """Find a free port on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return find_free_ports(1)[0]
 
 
 class BackgroundService:
@@ -59,8 +56,6 @@ class BackgroundService:
         # -P: Python must not import a folder `api` or `jobs` of the working directory.
         command = [sys.executable, "-P", "-m", "api.cli.main", "serve", "--port", str(port)]
         command += ["--idle-exit", str(idle_exit)]
-        root = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -68,7 +63,7 @@ class BackgroundService:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": package_path()},
             )
 
     def wait_for_start(self, say: Callable[[str], None]) -> None:
@@ -114,7 +109,10 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
             say(waiting)
             check()
             if time.monotonic() > end:
-                raise ServiceError(f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}")
+                raise ServiceError(
+                    f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}",
+                    "end it by `fedsim stop`; `fedsim serve` in a terminal then shows why",
+                )
             time.sleep(0.2)
 
 

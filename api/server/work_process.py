@@ -12,8 +12,8 @@ from typing import Any
 
 from api.server.errors import STATUS_OF_CODE, ServiceBusy
 from fedsim.errors import FieldError, ServiceError, SpecError
-from jobs.local_ray.embedded_ray import ON_LOOPBACK, find_ray, make_ray_environment, package_path
-from jobs.local_ray.keeper_files import is_keeper_alive
+from jobs.local_ray.embedded_ray import find_ray, package_path
+from jobs.local_ray.keeper_files import ON_LOOPBACK, is_keeper_alive, make_ray_environment
 from jobs.settings import Settings
 
 MOST_PENDING = 8
@@ -271,4 +271,4 @@ def make_environment_with_ray(settings: Settings) -> dict[str, str]:
     if (address := find_ray(settings)) is None:
         raise ServiceBusy("Ray is starting")
     environment.pop("RAY_AUTH_TOKEN", None)
-    return environment | make_ray_environment(settings, address)
+    return environment | make_ray_environment(settings.home) | {"FEDSIM_RAY_ADDRESS": address.gcs}

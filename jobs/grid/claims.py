@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from jobs.grid.journal import Spending
 from jobs.spec.grid import Axes, cells
+
+ShownFigure: TypeAlias = Literal[
+    "final", "best", "chosen", "tail", "swing", "fall", "reach", "reach_best", "converged", "spent"
+]
+"""A figure of a run, which a table shows and a claim compares."""
 
 
 class Comparison(BaseModel):
@@ -48,9 +54,7 @@ class Comparison(BaseModel):
     more_than: dict[str, str] = {}
     metric: str | None = None
     round: int | None = Field(default=None, ge=1)
-    show: Literal[
-        "final", "chosen", "best", "tail", "swing", "fall", "reach", "reach_best", "converged", "spent"
-    ] = "final"
+    show: ShownFigure = "final"
     target: float | None = None
     direction: Literal["above", "below", "level", "not_below"] = "above"
     margin: float | None = Field(default=None, gt=0)
@@ -88,7 +92,7 @@ class Control(Comparison):
     only_held: bool = False
 
 
-SPENT = ("rounds", "bytes", "simulated_seconds", "joules", "processor_seconds")
+SPENT = ("rounds", *Spending.model_fields)
 """The costs until a run converges or reaches a target."""
 
 OF_SPENT = ("converged", "spent")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fedsim.learning_tasks.metrics import is_lower_better
+from jobs.run.json_lines import read_lines, write_line
 
 T = TypeVar("T")
 
@@ -223,23 +221,6 @@ class Journal:
     def append(self, entry: Entry) -> None:
         """Append one run, and wait until it is on the disk."""
         write_line(self.file, entry.model_dump_json())
-
-
-def read_lines(file: Path) -> Iterator[Any]:
-    """Yield the decoded lines of a file; none if the file is missing. A line that was cut off is left out."""
-    for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
-        with suppress(json.JSONDecodeError):
-            yield json.loads(line)
-
-
-def write_line(file: Path, line: str) -> None:
-    """Append a line to a file and wait until it is on the disk; first end a last line that was cut off."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    broken = file.is_file() and not file.read_bytes().endswith(b"\n")
-    with file.open("a", encoding="utf-8") as opened:
-        opened.write(("\n" if broken else "") + line + "\n")
-        opened.flush()
-        os.fsync(opened.fileno())
 
 
 def find_round(curve: Mapping[int, float], goal: float) -> int | None:

@@ -110,34 +110,51 @@ def _render_tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
     wide, seen = table.list_views_as_labels(), add_views(table, runs)
     for what in table.show:
-        if what == "overview":
-            parts += render_overview(table, runs)
-        elif what == "curve":
-            parts += [f"{table.metric} by round:", _render_curves(wide, seen)]
-        elif what in ENDS:
-            goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
-            heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
-            reached = {cell: count_rounds(wide, seen, cell, what).values() for cell in seen}
-            rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
-            parts += [heading, _render_grid(wide, rounds, signed=False, digits=0)]
-        elif what == "converged":
-            parts += _render_spent_to_converge(wide, seen)
-        elif what == "spent":
-            parts += _render_spent_to_targets(wide, seen)
-        else:
-            parts += _render_figure(wide, seen, what)
+        parts += render_overview(table, runs) if what == "overview" else _render_shown(wide, seen, what)
     for name in table.curves:
-        kept = {
-            cell: {seed: e.with_metric(name, table.metric) for seed, e in by_seed.items() if name in e.others}
-            for cell, by_seed in runs.items()
-        }
-        parts += [f"{name} by round:", _render_curves(table, kept)]
+        parts += _render_further_curve(table, runs, name)
     for name in table.also:
-        share = table.percent and "accuracy" in name
-        title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
-        others = {cell: _read_totals(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
-        parts += [f"{title}:", _render_grid(table, others, signed=False)]
+        parts += _render_further_figure(table, runs, name)
     return parts
+
+
+def _render_shown(table: Table, runs: Found, what: str) -> list[str]:
+    """Render one of the figures of `show`; the table has its views as labels."""
+    if what == "curve":
+        return [f"{table.metric} by round:", _render_curves(table, runs)]
+    if what in ENDS:
+        return _render_rounds_to_reach(table, runs, what)
+    if what == "converged":
+        return _render_spent_to_converge(table, runs)
+    if what == "spent":
+        return _render_spent_to_targets(table, runs)
+    return _render_figure(table, runs, what)
+
+
+def _render_further_curve(table: Table, runs: Found, name: str) -> list[str]:
+    """Render the curve of a metric that is not the table's."""
+    kept = {
+        cell: {seed: e.with_metric(name, table.metric) for seed, e in by_seed.items() if name in e.others}
+        for cell, by_seed in runs.items()
+    }
+    return [f"{name} by round:", _render_curves(table, kept)]
+
+
+def _render_further_figure(table: Table, runs: Found, name: str) -> list[str]:
+    """Render a metric of the last round that is not the table's, or a sum over the run."""
+    share = table.percent and "accuracy" in name
+    title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
+    others = {cell: _read_totals(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
+    return [f"{title}:", _render_grid(table, others, signed=False)]
+
+
+def _render_rounds_to_reach(table: Table, runs: Found, what: str) -> list[str]:
+    """Render the rounds until the runs reach a value of `against`; see `count_rounds`."""
+    goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
+    heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
+    reached = {cell: count_rounds(table, runs, cell, what).values() for cell in runs}
+    rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
+    return [heading, _render_grid(table, rounds, signed=False, digits=0)]
 
 
 def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import platform
+import subprocess
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fedsim.clients.population import Population
-from fedsim.core import RunSettings
 from fedsim.core.personal_scores import PersonalScores, sorted_curve
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
@@ -25,34 +24,11 @@ from fedsim.errors import FedsimError
 from jobs.grid.journal import Entry, Spending, round_metrics, select_numbers, summarise_metric, thin_curve
 from jobs.grid.table import Table
 from jobs.run.run_result import FinalModel
+from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
 from jobs.store.records import RoundRecord, RunTotals
-
-
-class Populations:
-    """The last populations, shared by runs with the same data.
-
-    Args:
-        keep: how many.
-    """
-
-    def __init__(self, keep: int = 4) -> None:
-        self.keep, self.made = keep, OrderedDict[str, Population]()
-
-    def of(self, experiment: Experiment) -> Population:
-        """Return the experiment's population; make it only if none with its data and partition is kept."""
-        data_seed = RunSettings(seed=experiment.settings.seed, rounds=0, cohort_size=0)
-        neutral: Any = {"algorithm": None, "settings": data_seed, "evaluate_every": 1, "personal": "auto"}
-        neutral["devices"] = None
-        key = repr(replace(experiment, **neutral))
-        if key not in self.made:
-            self.made[key] = experiment.load_population()
-            while len(self.made) > self.keep:
-                self.made.popitem(last=False)
-        self.made.move_to_end(key)
-        return replace(self.made[key], settings=experiment.settings)
 
 
 def iterate_rounds(
@@ -203,3 +179,12 @@ def name_device(device: str) -> str:
     lines = about.read_text("utf-8").splitlines() if about.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(models), platform.processor() or device)
+
+
+def find_code_version() -> str:
+    """The commit of the code that runs, marked where files were changed since; empty outside a checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fedsim.errors import FedsimError
-from jobs.grid.one_run import make_entry
-from jobs.grid.process_pool import find_code_version
+from jobs.grid.one_run import find_code_version, make_entry
 from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.run.execute import execute

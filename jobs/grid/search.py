@@ -93,7 +93,7 @@ def _read_scores(search: Table, axes: Sequence[str], entries: Mapping[str, Entry
     for cell, by_seed in find_cells(search, entries).items():
         labels = dict(zip(search.axes, cell, strict=True))
         scores.setdefault(tuple((axis, labels[axis]) for axis in axes), []).extend(
-            math.nan if has_diverged(entry) else entry.final[search.metric] for entry in by_seed.values()
+            math.nan if _has_bad_validation(run) else run.final[search.metric] for run in by_seed.values()
         )
     return {labels: fmean(each) for labels, each in scores.items()}
 
@@ -109,7 +109,7 @@ def _rule_out_unstable(scores: Mapping[Labels, float], asked: Search) -> dict[La
     return {labels: math.nan if others(labels) in unstable else score for labels, score in scores.items()}
 
 
-def has_diverged(entry: Entry) -> bool:
+def _has_bad_validation(entry: Entry) -> bool:
     """Return whether a validation figure is not finite: a model of NaN has accuracy 0, but loss NaN."""
     return any(not math.isfinite(value) for name, value in entry.final.items() if VALIDATION in name)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedsim.errors import SettingsError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
-from jobs.grid.claims import Claim
+from jobs.grid.claims import Claim, ShownFigure
 from jobs.spec import parse_text, preset_text, presets
 from jobs.spec.grid import cells, make_set_items
 from jobs.spec.sweep import Member, Sweep, members
@@ -23,12 +23,8 @@ FILES = (".yaml", ".yml")
 OWN_SCALE = "small"
 """The scale of a table's own preset."""
 
-SHOWN = (
-    *("overview", "final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best"),
-    *("converged", "spent"),
-)
+SHOWN = ("overview", "curve", *get_args(ShownFigure))
 """The figures that a table can show."""
-
 
 FOR_RISING = ("overview", "reach", "reach_best", "converged", "spent", "fall")
 """The figures that look for a round in which the metric reached a value, or fell."""

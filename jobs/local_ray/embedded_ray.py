@@ -21,7 +21,6 @@ from jobs.local_ray.keeper import fetch_json
 from jobs.local_ray.keeper_files import (
     ALIVE,
     LOG,
-    TOKEN,
     Addresses,
     is_keeper_alive,
     read_addresses,
@@ -33,9 +32,6 @@ START_SECONDS = 90.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 TAIL_LINES = 15
-
-ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""The variable by which Ray uses loopback, not the external address of the machine; read at its import."""
 
 SETTINGS_OF_JOBS = ("FEDSIM_PLUGINS", "FEDSIM_TRACK")
 """Settings that a job has from its service, and never from the local Ray."""
@@ -104,16 +100,6 @@ def find_ray(settings: Settings) -> RayAddress | None:
     if fetch_json(addresses.dashboard, "/api/version", secret) is None:
         return None
     return RayAddress(addresses.gcs, addresses.dashboard, secret)
-
-
-def make_ray_environment(settings: Settings, address: RayAddress) -> dict[str, str]:
-    """Return the variables with which another process of this machine reaches the settings' local Ray."""
-    return {
-        "FEDSIM_RAY_ADDRESS": address.gcs,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
-        **ON_LOOPBACK,
-    }
 
 
 def stop_ray(settings: Settings) -> bool:

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.base.memory_usage import machine_bytes
+from jobs.file_locks import lock_file
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.cluster import NODES, fetch_living_nodes
 from jobs.local_ray.fork_server_process import ForkServerProcess, end_with_parent
@@ -32,7 +32,6 @@ from jobs.local_ray.keeper_files import (
     ALIVE,
     LOCK,
     Addresses,
-    lock_file,
     make_ray_environment,
     read_addresses,
     read_or_make_token,
@@ -42,6 +41,7 @@ from jobs.local_ray.machine import (
     RAY_FOLDER,
     TEMPORARY_PREFIX,
     count_cpus,
+    find_free_ports,
     find_short_directory,
     make_private_directory,
 )
@@ -75,7 +75,7 @@ def main() -> int:
 
 def _run_ray(settings: Settings, home: Path, stop: threading.Event) -> int:
     temporary = str(make_private_directory(find_short_directory()))
-    ports = _free_ports(3)
+    ports = find_free_ports(3)
     addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
     write_addresses(home, addresses)
     ray = _start_ray(settings, home, addresses, ports)
@@ -229,15 +229,6 @@ def object_store_bytes() -> int:
         size = min(size, int(shutil.disk_usage("/dev/shm").free * 0.9))
     # Ray refuses a store below 75 MiB.
     return max(size, 80 * 2**20)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find ports of loopback that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _remove_remains(home: Path) -> None:

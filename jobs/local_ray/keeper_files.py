@@ -8,15 +8,19 @@ still needs the local Ray touches `api.alive`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jobs.file_locks import is_locked
+
 LOCK, ADDRESSES, TOKEN, ALIVE, LOG = "ray.lock", "ray.json", "ray.token", "api.alive", "ray.log"
+
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The variable by which Ray uses loopback, read at its import. By default Ray takes the machine's external
+address, and breaks when a laptop changes networks."""
 
 
 @dataclass(frozen=True)
@@ -74,29 +78,9 @@ def _make_token(path: Path) -> None:
 
 def make_ray_environment(home: Path) -> dict[str, str]:
     """Make the variables with which the local Ray starts, and a process of this machine connects to it."""
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
-        # By default Ray takes the machine's external address, and breaks when a laptop changes networks.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }
-
-
-@contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[bool]:
-    """Lock a file, and yield whether the lock was free. The kernel frees the lock when the process ends."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home / TOKEN), **ON_LOOPBACK}
 
 
 def is_keeper_alive(home: Path) -> bool:
     """Return whether a keeper holds its lock."""
-    if not (home / LOCK).exists():
-        return False
-    with lock_file(home / LOCK) as got:
-        return not got
+    return (home / LOCK).exists() and is_locked(home / LOCK)

@@ -1,11 +1,13 @@
-"""What this machine has for a local Ray: its CPUs, and a private directory with a path that fits sockets."""
+"""What this machine has for a local Ray: CPUs, ports, and a private directory whose path fits sockets."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedsim.errors import SettingsError
@@ -28,6 +30,15 @@ LONGEST_PARENT = LONGEST_DIRECTORY - len(f"/{TEMPORARY_PREFIX}12345678/{RAY_FOLD
 """The longest path of a directory in which a private directory can be made, in bytes."""
 
 _HINT = f"set TMPDIR to a directory of at most {LONGEST_PARENT} bytes on a disk that keeps permissions"
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Find ports of loopback that are free now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def count_cpus(settings: Settings, quotas: Path = QUOTAS) -> int:

@@ -11,6 +11,7 @@ from fedsim.errors import DoesNotFit
 from jobs.plan.planner import describe_this_machine, plan, time_rounds
 from jobs.settings import Settings
 from jobs.spec.run_size import is_short
+from jobs.spec.sections.run_fields import JobSize, fit_together
 from jobs.spec.sweep import Sweep, members
 from jobs.store.records import FrozenRecord
 
@@ -53,54 +54,41 @@ def plan_sweep(
     runs = members(sweep)
     first = {member.run.cell: member for member in reversed(runs)}
     cells, there = dict[tuple[str, ...], PlannedCell](), describe_this_machine(settings)
-    cpus, gpus = float(there.cpus), float(there.gpus)
+    cluster = JobSize(float(there.cpus), float(there.gpus))
     for number, member in enumerate(reversed(first.values()), start=1):
         on_status(f"measuring cell {number} of {len(first)}")
-        labels, each = member.run.labels, seconds / len(first)
+        each = seconds / len(first)
         if settings.ray_address is None and is_short(member.spec, settings):
-            taken = RUNNER_SECONDS + time_rounds(member.spec, settings, each)
-            cell = PlannedCell(labels=labels, runs=len(sweep.seeds), seconds=taken, cpus=1)
+            size, taken = JobSize(1, 0), RUNNER_SECONDS + time_rounds(member.spec, settings, each)
         else:
             found = plan(member.spec, settings, seconds=each, on_status=on_status)
-            if not found.fits or found.seconds is None or found.workers is None:
+            if not found.fits or found.seconds is None:
                 raise DoesNotFit(f"{member.run}: {found.message or found.notes}", found.hint)
-            cpus, gpus = sum(n.cpus for n in found.nodes), sum(n.gpus for n in found.nodes)
-            asked = member.spec.resources
-            cell = PlannedCell(
-                labels=labels,
-                runs=len(sweep.seeds),
-                seconds=found.seconds.total,
-                cpus=cpus if asked.workers == "auto" else found.workers * asked.cpus_per_worker,
-                gpus=gpus
-                if asked.workers == "auto"
-                else found.workers * asked.gpus_per_worker + asked.server_gpus,
-            )
-        cells[member.run.cell] = cell
-    total, at_once = pack_runs((cells[member.run.cell] for member in runs), cpus, gpus)
+            cluster = JobSize(sum(n.cpus for n in found.nodes), sum(n.gpus for n in found.nodes))
+            size, taken = member.spec.resources.measure_job(cluster), found.seconds.total
+        cells[member.run.cell] = PlannedCell(
+            labels=member.run.labels, runs=len(sweep.seeds), seconds=taken, cpus=size.cpus, gpus=size.gpus
+        )
+    total, at_once = pack_runs((cells[member.run.cell] for member in runs), cluster)
     return SweepPlan(runs=len(runs), seconds=total, at_once=at_once, cells=list(cells.values()))
 
 
-def pack_runs(runs: Iterable[PlannedCell], cpus: float, gpus: float) -> tuple[float, int]:
+def pack_runs(runs: Iterable[PlannedCell], cluster: JobSize) -> tuple[float, int]:
     """Play the queue: each run starts, in order, as soon as it fits beside the runs before it.
 
     Args:
         runs: in the order of the queue.
-        cpus: of the cluster.
-        gpus: of the cluster.
+        cluster: its CPUs and GPUs.
 
     Returns:
         The seconds until all runs have ended, and the most runs side by side.
     """
     now, at_once = 0.0, 0
-    active = list[tuple[float, int, PlannedCell]]()
+    active = list[tuple[float, int, JobSize]]()
     for number, run in enumerate(runs):
-        while active and not _fits(run, [each for *_, each in active], cpus, gpus):
+        size = JobSize(run.cpus, run.gpus)
+        while active and not fit_together([size, *(each for *_, each in active)], cluster):
             now = heapq.heappop(active)[0]
-        heapq.heappush(active, (now + run.seconds, number, run))
+        heapq.heappush(active, (now + run.seconds, number, size))
         at_once = max(at_once, len(active))
     return max((end for end, *_ in active), default=0.0), at_once
-
-
-def _fits(run: PlannedCell, active: list[PlannedCell], cpus: float, gpus: float) -> bool:
-    beside = [run, *active]
-    return sum(r.cpus for r in beside) <= cpus + 1e-6 and sum(r.gpus for r in beside) <= gpus + 1e-6

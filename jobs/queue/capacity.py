@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from actors.resources import ClusterNode, place_workers, reserve_server_gpu
+from actors.resources import ClusterNode
 from fedsim.errors import DoesNotFit
 from jobs.run.job_cluster import JobCluster
 from jobs.spec.sections.run_fields import Resources
@@ -96,9 +96,7 @@ class ClusterCapacity:
 
     def _find_misfit(self, job: Job, nodes: Sequence[ClusterNode]) -> DoesNotFit | None:
         try:
-            asked = Resources.model_validate(job.spec.get("resources", {}))
-            there = reserve_server_gpu(nodes, asked.server_gpus)
-            place_workers(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
+            Resources.model_validate(job.spec.get("resources", {})).check_fit(nodes)
         except ValidationError:
             # A spec of another fedsim version: the runner reports its faults.
             return None

@@ -195,7 +195,7 @@ class Dispatcher:
         """Start the first job of the queue, if it may run beside the active ones; else return None."""
         most = self.settings.max_running
         if most is None:
-            active, waiting = self.store.list(state=ACTIVE, limit=1000).jobs, self.store.queue(limit=1)
+            active, waiting = self.store.list_active(), self.store.queue(limit=1)
             nodes = self._capacity.nodes or ()
             if active and not (waiting and fits_beside(waiting[0], active, self.settings, nodes)):
                 return None

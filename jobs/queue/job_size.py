@@ -6,27 +6,19 @@ import json
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from actors.resources import ROUNDING, ClusterNode
+from actors.resources import ClusterNode
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import MODELS_LOCK
 from jobs.spec.run_size import is_short_unread
-from jobs.spec.sections.run_fields import Resources
+from jobs.spec.sections.run_fields import JobSize, Resources, fit_together
 from jobs.store.records import Job
 
 log = logging.getLogger("fedsim.dispatch")
-
-
-class JobSize(NamedTuple):
-    """The resources that a job takes."""
-
-    cpus: float
-    gpus: float
 
 
 def is_short_job(job: Job, settings: Settings) -> bool:
@@ -50,27 +42,18 @@ def _is_short(spec: str, settings: Settings) -> bool:
         return False
 
 
-def measure_job(job: Job, settings: Settings, nodes: Sequence[ClusterNode]) -> JobSize:
-    """Return the resources of a job; with `workers: auto` it takes the whole cluster, unless it is short.
-
-    Small workers do not make a job smaller than one CPU, which its runner and its coordinator take.
-    """
-    whole = JobSize(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+def measure_job(job: Job, settings: Settings, cluster: JobSize) -> JobSize:
+    """Return the resources of a job; see `Resources.measure_job`. A short one takes one CPU."""
     if is_short_job(job, settings):
         return JobSize(1, 0)
     try:
         asked = Resources.model_validate(job.spec.get("resources", {}))
     except ValidationError:
-        return whole
-    if asked.workers == "auto":
-        return whole
-    cpus = max(1.0, asked.workers * asked.cpus_per_worker)
-    return JobSize(cpus, asked.workers * asked.gpus_per_worker + asked.server_gpus)
+        return cluster
+    return asked.measure_job(cluster)
 
 
 def fits_beside(job: Job, active: Sequence[Job], settings: Settings, nodes: Sequence[ClusterNode]) -> bool:
-    """Return whether the cluster, its nodes added up, has room for a job beside the active ones."""
-    sizes = [measure_job(each, settings, nodes) for each in (job, *active)]
-    cpus, gpus = sum(size.cpus for size in sizes), sum(size.gpus for size in sizes)
-    there = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    return cpus <= there[0] + ROUNDING and gpus <= there[1] + ROUNDING
+    """Return whether the cluster has room for a job beside the active ones."""
+    cluster = JobSize(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    return fit_together([measure_job(each, settings, cluster) for each in (job, *active)], cluster)

@@ -129,7 +129,7 @@ class Reconciler:
         Raises:
             RayUnavailable: if Ray did not answer; the next pass does the rest.
         """
-        active = self.store.list(state=ACTIVE, limit=1000).jobs
+        active = self.store.list_active()
         self._forget_all_but({job.id for job in active})
         errors: list[JobRefused | OSError] = []
         for job in active:

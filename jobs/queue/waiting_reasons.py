@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
-from jobs.store.states import ACTIVE
 
 MAX_PLACES_EXPLAINED = 100
 """Waiting jobs whose reason names their exact place; later jobs read "at least 100 jobs before it"."""
@@ -26,9 +25,7 @@ def update_waiting_reasons(store: JobStore, most: int | None, trouble: str | Non
     waiting = store.queue(limit=MAX_PLACES_EXPLAINED)
     if not waiting:
         return
-    why = trouble or describe_running_jobs(
-        store.list(state=ACTIVE, order_by="created_at", limit=1000).jobs, most
-    )
+    why = trouble or describe_running_jobs(store.list_active(), most)
     reasons: dict[str, str | None] = {
         job.id: _describe_place(str(place), place) + why for place, job in enumerate(waiting)
     }

@@ -5,8 +5,6 @@ Ray is imported only for a run that needs it: its import and its start take seco
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.faults import NO_CHAOS, Chaos
@@ -17,7 +15,6 @@ from jobs.run.model_metadata import make_model_notes
 from jobs.run.restarts import RunWithRestarts
 from jobs.run.run_result import RunResult
 from jobs.run.run_steps import Attempt
-from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.initial_weights import pin_initial_weights
@@ -140,7 +137,7 @@ def execute(
         _refuse_to_overwrite(policy.url)
     run = RunWithRestarts(experiment, spec, policy, ListLedger(result.records), run_listener, chaos=chaos)
     if settings.ray_address is None and chaos == NO_CHAOS and is_short(spec, settings):
-        result.model = replace(run, start_attempt=InProcessAttempt).run_to_end()
+        result.model = run.run_in_this_process()
         return result
     from jobs.run.ray_connection import connect_to_ray
 

@@ -14,6 +14,7 @@ from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.errors import CoordinatorLost, DoesNotFit, NoCapacityNow, NodeLost, NotReproduced, ObjectLost
 from jobs.run.listener import RunListener
 from jobs.run.run_steps import Attempt, NewPersonalScores, Step
+from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.spec import JobSpec
 from jobs.store.records import RoundRecord, StateDigests
 
@@ -68,8 +69,7 @@ class RunWithRestarts:
         listener: hears of the progress, and decides about restarts.
         chaos: faults to inject for a test.
         after_loss: whether another process lost this run, so that the cluster may still be starting.
-        start_attempt: starts an attempt: on Ray, or in this process
-            (`jobs.run.without_ray.in_process_attempt.InProcessAttempt`).
+        start_attempt: starts an attempt, on Ray or in this process.
     """
 
     experiment: Experiment
@@ -80,6 +80,10 @@ class RunWithRestarts:
     chaos: Chaos = NO_CHAOS
     after_loss: bool = False
     start_attempt: Callable[..., Attempt] = start_on_ray
+
+    def run_in_this_process(self) -> dict[str, Any]:
+        """Run all rounds without Ray; see `run_to_end`."""
+        return replace(self, start_attempt=InProcessAttempt).run_to_end()
 
     def run_to_end(self) -> dict[str, Any]:
         """Run all rounds, and write each record once.
@@ -102,17 +106,27 @@ class RunWithRestarts:
                     raise
                 lost_at, shrink = time.monotonic(), True
             except DoesNotFit as error:
-                waited = math.inf if lost_at is None else time.monotonic() - lost_at
-                if waited <= CLUSTER_RECOVERY_SECONDS:
-                    time.sleep(1.0)
-                elif lost_at is not None and not shrink:
-                    # The cluster has come up with fewer nodes: take the nodes that are there.
-                    shrink = True
-                elif waited <= NODE_REPLACEMENT_SECONDS:
-                    self.listener.on_status(f"waiting for new nodes: {error.message}")
-                    time.sleep(NODE_POLL_SECONDS)
-                elif not (isinstance(error, NoCapacityNow) and self.listener.may_wait_for_capacity(error)):
-                    raise
+                shrink = self._wait_for_room(error, lost_at, shrink)
+
+    def _wait_for_room(self, error: DoesNotFit, lost_at: float | None, shrink: bool) -> bool:
+        """Wait before the next attempt, and return whether it may shrink; raise the error if none may follow.
+
+        After a loss the run waits for the cluster to recover, then takes the nodes that are there, then waits
+        for new ones. In all other cases it waits as long as its listener does.
+        """
+        waited = math.inf if lost_at is None else time.monotonic() - lost_at
+        if waited <= CLUSTER_RECOVERY_SECONDS:
+            time.sleep(1.0)
+            return shrink
+        if lost_at is not None and not shrink:
+            return True
+        if waited <= NODE_REPLACEMENT_SECONDS:
+            self.listener.on_status(f"waiting for new nodes: {error.message}")
+            time.sleep(NODE_POLL_SECONDS)
+            return shrink
+        if isinstance(error, NoCapacityNow) and self.listener.may_wait_for_capacity(error):
+            return shrink
+        raise error
 
     def _run_attempt(self, resumed: bool, shrink: bool) -> dict[str, Any]:
         again = self._list_repeated_rounds(resumed)

@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from fedsim.engine.stopping import RunEnd
 from fedsim.errors import FedsimError, SpecError, StoreUnusable
@@ -26,7 +25,6 @@ from jobs.run.job_watcher import JobWatcher, find_idle_reason
 from jobs.run.ledger import StoreLedger, find_no_answer_message, retry_store_call
 from jobs.run.restarts import RunWithRestarts
 from jobs.run.runner_secrets import read_runner_settings
-from jobs.run.without_ray.in_process_attempt import InProcessAttempt
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import list_plugins, resolve_spec
@@ -109,15 +107,16 @@ def _run_rounds(
     ledger = StoreLedger(store, job_id, watcher.ray_job_id)
     listener = JobListener(job, spec, settings, experiment, ledger, watcher)
     policy = make_checkpoint_policy(spec, settings.checkpoint_url(job_id), resume=True)
-    run = RunWithRestarts(experiment, spec, policy, ledger, listener)
+    after_loss = job.restarts > 0
+    run = RunWithRestarts(experiment, spec, policy, ledger, listener, after_loss=after_loss)
     with listener.track():
         if in_process:
-            model = replace(run, start_attempt=InProcessAttempt).run_to_end()
+            model = run.run_in_this_process()
         else:
             from jobs.run.ray_connection import connect_to_ray
 
             with connect_to_ray(settings):
-                model = replace(run, after_loss=job.restarts > 0).run_to_end()
+                model = run.run_to_end()
         save_model(settings, job_id, model, listener.notes)
     return ledger.read_end()
 

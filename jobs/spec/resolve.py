@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
-from actors.resources import ClusterNode, place_workers, reserve_server_gpu
+from actors.resources import ClusterNode
 from fedsim.algorithms import ALGORITHMS
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
@@ -125,8 +125,7 @@ def check_spec(spec: JobSpec, settings: Settings, nodes: Sequence[ClusterNode] |
     """
     experiment = resolve_spec(spec, settings)
     if nodes is not None:
-        asked, free_nodes = spec.resources, reserve_server_gpu(nodes, spec.resources.server_gpus)
-        place_workers(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, free_nodes)
+        spec.resources.check_fit(nodes)
     return experiment
 
 

@@ -16,7 +16,7 @@ from jobs.store.paging import make_job_query
 from jobs.store.queue_order import QUEUE_ORDER, select_count, select_queue
 from jobs.store.records import Job, JobEvent, JobPage, RoundRecord
 from jobs.store.rows import check_same_submission, event_of, find_job_by_key, job_of, read_job_row
-from jobs.store.states import JobState
+from jobs.store.states import ACTIVE, JobState
 from jobs.store.tables import events, jobs, rounds
 from jobs.store.totals import Totals, read_totals
 
@@ -139,6 +139,13 @@ class JobReader:
         query = select(jobs).where(jobs.c.id.in_(select_queue(limit))).order_by(*QUEUE_ORDER)
         with self._engine.connect() as connection:
             return tuple(job_of(row) for row in connection.execute(query).mappings())
+
+    def list_active(self) -> tuple[Job, ...]:
+        """Return all active jobs, the oldest first."""
+        query = select(jobs).where(jobs.c.state.in_([state.value for state in ACTIVE]))
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(jobs.c.created_at, jobs.c.id))
+            return tuple(job_of(row) for row in found.mappings())
 
     def count(self, states: Collection[JobState]) -> int:
         """Return how many jobs are in one of these states."""

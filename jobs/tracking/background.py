@@ -75,8 +75,14 @@ class BackgroundTracker:
             elif monotonic() > self._deadline:
                 return
             else:
-                with self._wake:
-                    self._wake.wait(min(RETRY_SECONDS, max(0.1, self._deadline - monotonic())))
+                self._wait_to_retry()
+
+    def _wait_to_retry(self) -> None:
+        """Wait `RETRY_SECONDS`. Further rounds do not shorten the wait; the end of the run does."""
+        with self._wake:
+            had_ended = self._deadline < float("inf")
+            seconds = min(RETRY_SECONDS, max(0.1, self._deadline - monotonic()))
+            self._wake.wait_for(lambda: not had_ended and self._deadline < float("inf"), seconds)
 
     def _try(self, call: Callable[[Tracker], None]) -> bool:
         try:

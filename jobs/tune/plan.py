@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +19,56 @@ from jobs.tune.space import Space, parse_spaces
 MANY_TRIALS = 10_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The options of a search; see `jobs.tune.search.tune`.
+
+    Attributes:
+        trials: their number.
+        method: how values are chosen.
+        first_rounds: rounds before trials are compared first; None for a default.
+        reduction: of the trials at a rung, one in this many goes on.
+        metric: on the validation set; None for the metric that chooses models.
+        seed: of the search; each run has the seed of its spec.
+        processes: trials at the same time.
+    """
+
+    trials: int
+    method: Method
+    first_rounds: int | None
+    reduction: int
+    metric: str | None
+    seed: int
+    processes: int
+
+    def choose_rungs(self, rounds: int) -> list[int]:
+        """Check the options, and return the rungs of a spec with so many rounds.
+
+        Raises:
+            SpecError: an option is wrong.
+        """
+        first = self.first_rounds
+        if first is None:
+            first = max(1, round(rounds / self.reduction**2)) if self.reduction > 0 else 1
+        limits = {
+            "trials": (self.trials, 1, MANY_TRIALS),
+            "first_rounds": (first, 1, rounds),
+            "reduction": (self.reduction, 2, 100),
+            "processes": (self.processes, 1, MANY_TRIALS),
+        }
+        faults = [
+            FieldError(name, value, "is out of range", f"allowed: {low} to {high}")
+            for name, (value, low, high) in limits.items()
+            if not low <= value <= high
+        ]
+        if self.method not in get_args(Method):
+            hint = f"use {', '.join(get_args(Method))}"
+            faults.append(FieldError("method", self.method, "is no method", hint))
+        if faults:
+            raise SpecError(faults)
+        return list_rungs(rounds, first, self.reduction)
+
+
 @dataclass(frozen=True)
 class Search:
     """The plan of a search.
@@ -26,22 +76,14 @@ class Search:
     Attributes:
         base: the spec as plain data.
         spaces: the values to try, by path.
-        trials: their number.
         rungs: the rounds at which trials are compared; the last one is the end of a run.
-        method: how values are chosen.
-        reduction: of the trials at a rung, one in this many goes on.
-        metric: on the validation set; None for the metric that chooses models.
-        seed: of the search; each run has the seed of its spec.
+        options: of the search; a grid has at most as many trials as points.
     """
 
     base: Mapping[str, Any]
     spaces: Mapping[str, Space]
-    trials: int
     rungs: list[int]
-    method: Method
-    reduction: int
-    metric: str | None
-    seed: int
+    options: SearchOptions
 
     def to_document(self) -> dict[str, Any]:
         """Return all that the results depend on, as plain data; more trials may be added later."""
@@ -50,10 +92,10 @@ class Search:
             "base": self.base,
             "space": spaces,
             "rungs": self.rungs,
-            "method": self.method,
-            "reduction": self.reduction,
-            "metric": self.metric,
-            "seed": self.seed,
+            "method": self.options.method,
+            "reduction": self.options.reduction,
+            "metric": self.options.metric,
+            "seed": self.options.seed,
         }
 
     def make_spec(self, values: Mapping[str, Any]) -> JobSpec:
@@ -62,54 +104,22 @@ class Search:
 
 
 def plan_search(
-    spec: Any,
-    space: Mapping[str, Any],
-    items: str | Sequence[str],
-    trials: int,
-    method: Method,
-    first_rounds: int | None,
-    reduction: int,
-    metric: str | None,
-    seed: int,
-    processes: int,
+    spec: Any, space: Mapping[str, Any], items: str | Sequence[str], options: SearchOptions
 ) -> Search:
     """Make the plan of a search from the arguments of `tune`, and check them.
 
     Raises:
-        SpecError: the spec, a space or a number is wrong.
+        SpecError: the spec, a space or an option is wrong.
     """
     data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
     if isinstance(data, str | Path):
         data = read_spec(data)
     base = apply_overrides(data, [items] if isinstance(items, str) else items)
-    spaces, rounds = parse_spaces(space), parse_spec_and_names(base).rounds
-    if first_rounds is None:
-        first_rounds = max(1, round(rounds / reduction**2)) if reduction > 0 else 1
-    _check_options(method, trials, first_rounds, reduction, rounds, processes)
-    if method == "grid":
-        trials = min(trials, len(list_grid(spaces)))
-    rungs = list_rungs(rounds, first_rounds, reduction)
-    return Search(base, spaces, trials, rungs, method, reduction, metric, seed)
-
-
-def _check_options(
-    method: str, trials: int, first_rounds: int, reduction: int, rounds: int, processes: int
-) -> None:
-    limits = {
-        "trials": (trials, 1, MANY_TRIALS),
-        "first_rounds": (first_rounds, 1, rounds),
-        "reduction": (reduction, 2, 100),
-        "processes": (processes, 1, MANY_TRIALS),
-    }
-    faults = [
-        FieldError(name, value, "is out of range", f"allowed: {low} to {high}")
-        for name, (value, low, high) in limits.items()
-        if not low <= value <= high
-    ]
-    if method not in get_args(Method):
-        faults.append(FieldError("method", method, "is no method", f"use {', '.join(get_args(Method))}"))
-    if faults:
-        raise SpecError(faults)
+    spaces = parse_spaces(space)
+    rungs = options.choose_rungs(parse_spec_and_names(base).rounds)
+    if options.method == "grid":
+        options = replace(options, trials=min(options.trials, len(list_grid(spaces))))
+    return Search(base, spaces, rungs, options)
 
 
 def check_search(search: Search, check: Callable[[JobSpec], None]) -> None:
@@ -123,12 +133,12 @@ def check_search(search: Search, check: Callable[[JobSpec], None]) -> None:
         SpecError: with every fault of the first wrong spec.
         SettingsError: Optuna is needed and not installed.
     """
-    check_method(search.method)
+    check_method(search.options.method)
     middle = {path: space.list_ends()[0] for path, space in search.spaces.items()}
     for path, space in search.spaces.items():
         for value in space.list_ends():
             spec = search.make_spec({**middle, path: value})
-            _check_spec(spec, search.metric)
+            _check_spec(spec, search.options.metric)
             check(spec)
 
 

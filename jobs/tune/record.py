@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.errors import SettingsError
-from jobs.grid.journal import read_lines, write_line
+from jobs.run.json_lines import read_lines, write_line
 
 SEARCH, TRIALS, BEST = "search.json", "trials.jsonl", "best.yaml"
 

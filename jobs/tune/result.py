@@ -57,7 +57,7 @@ class TuneResult:
 
     @property
     def rounds(self) -> int:
-        """The rounds that all trials together have trained; `search.trials * spec.rounds` without halving."""
+        """The rounds that all trials together have trained; without halving each trains all of the spec."""
         return sum(trial.rounds for trial in self.trials)
 
     def to_yaml(self) -> str:

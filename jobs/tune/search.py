@@ -13,7 +13,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.sweep import GROUP
 from jobs.tune.halving import Step, choose_step
-from jobs.tune.plan import Search, check_search, plan_search
+from jobs.tune.plan import Search, SearchOptions, check_search, plan_search
 from jobs.tune.record import BEST, SearchRecord, Trial
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
@@ -87,7 +87,16 @@ def tune(
         SettingsError: Optuna is not installed, or the folder has another search.
         FedsimError: every trial failed; or the run with the test set failed.
     """
-    search = plan_search(spec, space, set, trials, method, first_rounds, reduction, metric, seed, processes)
+    options = SearchOptions(
+        trials=trials,
+        method=method,
+        first_rounds=first_rounds,
+        reduction=reduction,
+        metric=metric,
+        seed=seed,
+        processes=processes,
+    )
+    search = plan_search(spec, space, set, options)
     place: Trials = LocalTrials(processes, settings or Settings.from_env())
     label = ""
     if on is not None:
@@ -95,10 +104,11 @@ def tune(
         label = f"{GROUP}={place.name}"
     check_search(search, place.check)
     record = SearchRecord(Path(out), search.to_document())
-    _run_trials(search, record, place, processes, on_score)
+    _run_trials(search, record, place, on_score)
     result = TuneResult(search, record.trials, record.metric, label=label)
     if result.best.score is None:
-        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", "")])
+        hint = "run the spec once, such as by `fedsim run`, to see the whole error"
+        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", hint)])
     (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
     number = result.best.number
     if test and number not in record.test:
@@ -111,29 +121,28 @@ def tune(
 
 
 def _run_trials(
-    search: Search,
-    record: SearchRecord,
-    place: Trials,
-    processes: int,
-    on_score: Callable[[TuneProgress], None],
+    search: Search, record: SearchRecord, place: Trials, on_score: Callable[[TuneProgress], None]
 ) -> None:
     """Train trials until nothing is left to train."""
-    running = dict[Future[TrialScore], Step]()
+    running, options = dict[Future[TrialScore], Step](), search.options
     with place.open() as train:
         while True:
-            while len(running) < processes and (step := _choose_step(search, record, running)) is not None:
+            while (
+                len(running) < options.processes
+                and (step := _choose_step(search, record, running)) is not None
+            ):
                 if step.trial == len(record.trials):
                     record.add({"trial": step.trial, "values": _propose(search, record)})
                 values = record.trials[step.trial].values
                 spec, url = make_trial_spec(search.make_spec(values)), record.checkpoint_url(step.trial)
                 until = search.rungs[step.rung]
-                running[train(TrialWork(step.trial, values, spec, url, until, search.metric))] = step
+                running[train(TrialWork(step.trial, values, spec, url, until, options.metric))] = step
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 step = running.pop(future)
                 _add_score(record, step.trial, search.rungs[step.rung], future.result())
-                on_score(TuneProgress(record.trials[step.trial], len(record.trials), search.trials))
+                on_score(TuneProgress(record.trials[step.trial], len(record.trials), options.trials))
 
 
 def _add_score(record: SearchRecord, trial: int, round: int, score: TrialScore) -> None:
@@ -154,7 +163,8 @@ def _choose_step(search: Search, record: SearchRecord, running: Mapping[Any, Ste
         for trial in record.trials
     ]
     busy = {step.trial for step in running.values()}
-    return choose_step(scores, busy, len(search.rungs) - 1, search.trials, search.reduction)
+    options = search.options
+    return choose_step(scores, busy, len(search.rungs) - 1, options.trials, options.reduction)
 
 
 def _propose(search: Search, record: SearchRecord) -> dict[str, Any]:
@@ -167,4 +177,5 @@ def _propose(search: Search, record: SearchRecord) -> dict[str, Any]:
         for trial in record.trials
     ]
     lower = is_lower_better(record.metric)
-    return propose_values(search.spaces, past, search.method, seed=search.seed, lower_is_better=lower)
+    options = search.options
+    return propose_values(search.spaces, past, options.method, seed=options.seed, lower_is_better=lower)

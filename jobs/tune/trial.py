@@ -20,12 +20,12 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
 from fedsim.errors import FedsimError, FieldError, SpecError
-from jobs.grid.one_run import Populations
-from jobs.grid.process_pool import open_processes
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.run.listener import RunListener
 from jobs.run.run_result import RunResult
 from jobs.run.without_ray.in_process import run_in_process
+from jobs.run.without_ray.populations import Populations
+from jobs.run.without_ray.processes import open_processes
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec

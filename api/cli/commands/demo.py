@@ -57,9 +57,8 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
         The address of the service, and the service if it was started here.
     """
     from api.cli.display import print_message, show_waiting
-    from api.sdk.started_service import find_default_url
+    from api.sdk.started_service import DEFAULT_PORT, find_default_url
     from api.server.local_service import (
-        DEFAULT_PORT,
         BackgroundService,
         find_free_port,
         identify_service,

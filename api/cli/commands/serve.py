@@ -139,7 +139,10 @@ def stop(
         _refuse_while_ray_works(settings)
     for service in living:
         if not service.stop():
-            raise ServiceError(f"the service at {service.url} (process {service.pid}) does not stop")
+            raise ServiceError(
+                f"the service at {service.url} (process {service.pid}) does not stop",
+                f"end process {service.pid}, then repeat `fedsim stop`",
+            )
         print_message(f"the service at {service.url} has stopped")
     stop_ray(settings)
     if not living:

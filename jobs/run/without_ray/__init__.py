@@ -1,1 +1,1 @@
-"""Runs in this process, without Ray."""
+"""Runs in this process, and in worker processes of this machine, without Ray."""

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from actors.resources import ROUNDING, ClusterNode, place_workers, reserve_server_gpu
 from fedsim.engine.stopping import StopRule
 from jobs.spec.fields import MAX_ROUNDS, Name, Number, Section, Whole, make_fault
 
 LEAST_CPUS = 0.05
 """Smallest share of a core for a worker. Each worker is a process of some hundred megabytes: a machine must
 not start thousands of them."""
+
+
+class JobSize(NamedTuple):
+    """The CPUs and GPUs that a job takes, or that a whole cluster has."""
+
+    cpus: float
+    gpus: float
+
+
+def fit_together(sizes: Sequence[JobSize], cluster: JobSize) -> bool:
+    """Return whether a cluster, its nodes added up, has room for jobs of these sizes at the same time."""
+    cpus, gpus = sum(size.cpus for size in sizes), sum(size.gpus for size in sizes)
+    return cpus <= cluster.cpus + ROUNDING and gpus <= cluster.gpus + ROUNDING
 
 
 class Resources(Section):
@@ -50,6 +65,25 @@ class Resources(Section):
             if round(getattr(self, field), 4) != getattr(self, field):
                 raise make_fault("has more digits than Ray counts", "allowed: steps of 0.0001", field)
         return self
+
+    def check_fit(self, nodes: Sequence[ClusterNode]) -> None:
+        """Check that the empty cluster can hold the workers.
+
+        Raises:
+            DoesNotFit: if it cannot; the message holds the arithmetic.
+        """
+        there = reserve_server_gpu(nodes, self.server_gpus)
+        place_workers(self.workers, self.cpus_per_worker, self.gpus_per_worker, there)
+
+    def measure_job(self, cluster: JobSize) -> JobSize:
+        """Return what a job on Ray takes of a cluster; with `workers: auto` it takes all.
+
+        Small workers do not make a job smaller than one CPU, which its runner and its coordinator take.
+        """
+        if self.workers == "auto":
+            return cluster
+        cpus = max(1.0, self.workers * self.cpus_per_worker)
+        return JobSize(cpus, self.workers * self.gpus_per_worker + self.server_gpus)
 
 
 class FaultsSection(Section):

@@ -20,10 +20,12 @@ import httpx
 import pytest
 
 from api.sdk.started_service import StartedService
-from api.server.local_service import find_free_port, identify_service
+from api.server import local_service
+from api.server.local_service import BackgroundService, find_free_port, identify_service
 from api.server.web_server import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
+from jobs.file_locks import lock_file
 from jobs.local_ray import embedded_ray as local_ray
 from jobs.local_ray import keeper as ray_keeper
 from jobs.local_ray import keeper_files
@@ -249,7 +251,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
     keeper_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    with keeper_files.lock_file(tmp_path / keeper_files.LOCK) as got:
+    with lock_file(tmp_path / keeper_files.LOCK) as got:
         assert got
         assert cli._run() == 4
         assert "its Ray cluster still runs jobs" in capsys.readouterr().err
@@ -257,6 +259,37 @@ def test_stop_spares_jobs_whose_service_is_gone(
         monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
         assert cli._run() == 0
     assert len(ended) == 1
+
+
+def test_a_service_in_the_background_imports_nothing_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fractions.py").write_text("raise SystemExit('of the working folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "plugins:")
+    started: list[dict[str, str]] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local_service.subprocess, "Popen", lambda *_, env, **__: started.append(env))
+        BackgroundService(Settings(home=tmp_path / "home"), 1, idle_exit=1)
+    [environment] = started
+    subprocess.run([sys.executable, "-P", "-c", "import fractions"], env=environment, check=True)
+    assert str(tmp_path / "plugins") in environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_stop_says_what_to_do_about_a_service_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api.cli import main as cli
+
+    monkeypatch.setattr(StartedService, "list_living", lambda _: [StartedService(17, "http://here", "x")])
+    monkeypatch.setattr(StartedService, "answers", lambda self: True)
+    monkeypatch.setattr(StartedService, "stop", lambda self: False)
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+    assert cli._run() != 0
+    said = capsys.readouterr().err
+    assert "(process 17) does not stop" in said
+    assert "end process 17, then repeat" in said
 
 
 def test_stop_spares_active_jobs(
@@ -295,6 +328,10 @@ def test_a_note_lasts_as_long_as_its_service(service: RunningService, tmp_path: 
         assert StartedService.list_living(settings) == []
         assert (tmp_path / "serve.hangs.json").exists()
     assert list(tmp_path.glob("serve*")) == []
+    # On a disk without locks across machines nobody here knows whether that service lives.
+    (tmp_path / "serve.shared.json").write_text(shared)
+    assert StartedService.list_living(settings) == []
+    (tmp_path / "serve.shared.json").unlink()
     # A disk without locks: the service is asked whether it answers.
     answers = StartedService(1, service.url, service.app.state.instance)
     (tmp_path / "serve.answers.json").write_text(json.dumps(answers._asdict()))

@@ -14,8 +14,9 @@ from scipy import stats
 from benchmarks.places import JOURNALS
 from fedsim.base.statistics import adjust_holm
 from jobs.grid.card import render_card, render_claims, write_report
+from jobs.grid.claims import SPENT as COSTS
 from jobs.grid.journal import Entry, Journal, Spending, summarise_metric
-from jobs.grid.markdown import render
+from jobs.grid.markdown import SPENT_FIGURES, render
 from jobs.grid.table import Table, load_table
 from jobs.grid.verdicts import Outcome, judge_claims
 from tests.jobs.grid.small_table import entry
@@ -417,6 +418,7 @@ def test_a_table_shows_what_runs_spend_until_they_converge(table: Table) -> None
 
 
 def test_only_spent_figures_lead_to_convergence(table: Table) -> None:
+    assert SPENT_FIGURES.keys() == {*COSTS}
     with pytest.raises(ValueError, match="the metric is one of rounds, bytes"):
         with_claims(table, {**BETTER, "show": "converged", "metric": "personal_accuracy"})
 

@@ -20,10 +20,11 @@ from jobs.grid import one_run
 from jobs.grid.finished import estimate_seconds, list_missing, take_entries
 from jobs.grid.journal import Journal, Spending, summarise_metric
 from jobs.grid.markdown import render
-from jobs.grid.one_run import Populations, make_run
+from jobs.grid.one_run import make_run
 from jobs.grid.process_pool import run_in_processes
 from jobs.grid.runner import EndedRun, TableProgress, run_table
 from jobs.grid.table import Table, list_tables, load_table, read_table
+from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
 from jobs.spec import parse_spec, preset_text
 from jobs.spec.grid import hash_spec

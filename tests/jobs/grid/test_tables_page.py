@@ -14,10 +14,11 @@ from jobs.grid.card import write_report
 from jobs.grid.finished import list_missing
 from jobs.grid.journal import Entry, Journal, MetricSummary, measure_fall, measure_swing, select_numbers
 from jobs.grid.markdown import render
-from jobs.grid.one_run import Populations, make_run
+from jobs.grid.one_run import make_run
 from jobs.grid.pages import write_section
 from jobs.grid.search import choose_values, is_searched
 from jobs.grid.table import Table, list_tables, load_table, read_table
+from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
 from tests.jobs.grid.small_table import entry, find_member

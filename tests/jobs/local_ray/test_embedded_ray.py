@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from api.server.work_process import make_environment_with_ray
 from fedsim.errors import RayUnavailable
+from jobs.file_locks import lock_file
 from jobs.local_ray import embedded_ray, keeper, keeper_files
 from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
 from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
@@ -19,7 +21,6 @@ from jobs.local_ray.keeper_files import (
     ALIVE,
     Addresses,
     is_keeper_alive,
-    lock_file,
     read_addresses,
     read_or_make_token,
     write_addresses,
@@ -151,6 +152,12 @@ def test_a_keeper_that_never_answers_is_not_waited_for_for_ever(tmp_path):
         with pytest.raises(RayUnavailable, match=r"within 0\.3 s"):
             ensure_ray(settings, timeout=0.3)
     assert not is_keeper_alive(tmp_path)
+
+
+def test_who_asks_for_the_keeper_is_not_taken_for_it(tmp_path):
+    with (tmp_path / "ray.lock").open("w") as asked:
+        fcntl.flock(asked, fcntl.LOCK_SH)  # as another process that asks in the same moment
+        assert not is_keeper_alive(tmp_path)
 
 
 @pytest.mark.parametrize(

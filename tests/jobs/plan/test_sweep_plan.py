@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobs.plan.plan import Plan
 from jobs.plan.sweep_plan import PlannedCell, pack_runs, plan_sweep
 from jobs.settings import Settings
+from jobs.spec.sections.run_fields import JobSize
 from jobs.spec.sweep import is_sweep_file, read_sweep
 
 SWEEP: dict[str, Any] = {
@@ -40,7 +42,7 @@ def run(seconds: float, cpus: float = 1, gpus: float = 0) -> PlannedCell:
 def test_runs_start_in_order_as_soon_as_they_fit(
     runs: list[PlannedCell], expected: tuple[float, int]
 ) -> None:
-    assert pack_runs(runs, cpus=2, gpus=1) == expected
+    assert pack_runs(runs, JobSize(cpus=2, gpus=1)) == expected
 
 
 def test_a_sweep_of_short_runs_is_measured_in_this_process(
@@ -55,6 +57,28 @@ def test_a_sweep_of_short_runs_is_measured_in_this_process(
     ]
     total = sum(cell.runs * cell.seconds for cell in found.cells)
     assert total / 2 <= found.seconds <= total
+
+
+def test_a_run_of_small_workers_takes_a_whole_cpu_as_in_the_queue(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten = {"startup": 0, "round": {"total": 5}, "overhead": 0, "evaluation": 0, "total": 10}
+    made = Plan.model_validate(
+        {
+            "fits": True,
+            "rounds": 2,
+            "evaluations": 1,
+            "clients": {"total": 10, "per_round": 2, "per_worker": 2},
+            "workers": 1,
+            "nodes": [{"name": "here", "cpus": 2, "gpus": 0, "fit": 8}],
+            "seconds": ten,
+        }
+    )
+    monkeypatch.setattr("jobs.plan.sweep_plan.plan", lambda *_, **__: made)
+    small = {"resources.workers": 1, "resources.cpus_per_worker": 0.25}
+    sweep = read_sweep({**SWEEP, "set": small, "seeds": [1, 2, 3, 4]})
+    found = plan_sweep(sweep, replace(settings, ray_address="auto"))
+    assert (found.seconds, found.at_once) == (40.0, 2)
 
 
 def test_a_file_with_a_base_and_seeds_is_a_sweep(tmp_path: Path) -> None:

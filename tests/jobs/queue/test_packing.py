@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from actors.resources import ClusterNode
 from jobs.queue import job_size
-from jobs.queue.job_size import JobSize, fits_beside, is_short_job, measure_job
+from jobs.queue.job_size import fits_beside, is_short_job, measure_job
 from jobs.run.job_cluster import IN_PROCESS_VARIABLE
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.sections.run_fields import JobSize
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
 from tests.databases import service_database
 from tests.jobs.desk import Desk
 
 LONG: dict[str, Any] = {"rounds": 100_000}
-NODES = [ClusterNode("one", 2, 1), ClusterNode("two", 2, 1)]
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def desk(tmp_path: Path) -> Any:
 )
 def test_a_job_takes_what_its_spec_asks_for(desk: Any, spec: dict[str, Any], size: JobSize) -> None:
     job = desk.store.get(desk.job(**spec))
-    assert measure_job(job, desk.settings, NODES) == size
+    assert measure_job(job, desk.settings, JobSize(cpus=4, gpus=2)) == size
 
 
 def test_jobs_of_one_worker_run_side_by_side(desk: Any) -> None:

@@ -5,6 +5,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError
+from jobs.queue.waiting_reasons import update_waiting_reasons
 from jobs.spec import parse_spec
 from jobs.store import paging, tables
 from jobs.store.queue_order import SortKey
@@ -24,6 +25,15 @@ def test_the_queue_goes_by_priority_then_age(store):
     assert store.count([JobState.QUEUED]) == 4
     assert store.count([JobState.QUEUED, JobState.CANCELLED]) == 5
     assert store.count(ACTIVE) == 0
+
+
+def test_no_active_job_is_left_out(store):
+    waiting, first = store.create(SPEC)[0].id, running(store)
+    with store._write_engine.begin() as connection:
+        row = connection.execute(select(jobs).where(jobs.c.id == first)).mappings().one()
+        connection.execute(jobs.insert(), [{**row, "id": str(number)} for number in range(1000)])
+    update_waiting_reasons(store, None)
+    assert store.get(waiting).waiting.startswith("1001 jobs run")
 
 
 def test_waiting_is_said_of_queued_jobs_only(store):

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,28 @@ def test_a_tracker_that_comes_back_has_every_round(monkeypatch: pytest.MonkeyPat
     tracker.end("FINISHED", {})
     assert recorder.calls == [1, 2, 3, "FINISHED"]
     assert len(warnings) <= 1
+
+
+def test_a_tracker_that_is_away_is_not_asked_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 600.0)
+    recorder, attempts = Recorder(), list[None]()
+
+    def open_board() -> Tracker:
+        attempts.append(None)
+        if not recorder.answers.is_set():
+            raise ConnectionError("no route")
+        return recorder
+
+    tracker = BackgroundTracker("board", open_board, lambda text: None)
+    for number in (1, 2, 3):
+        tracker.log_round(record(number))
+        while not attempts or not tracker._wake._waiters:
+            time.sleep(0.001)  # until its thread waits again
+    assert len(attempts) == 1
+    recorder.answers.set()
+    tracker.end("FINISHED", {})
+    assert recorder.calls == [1, 2, 3, "FINISHED"]
+    assert len(attempts) == 2
 
 
 def test_a_tracker_that_is_away_costs_two_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

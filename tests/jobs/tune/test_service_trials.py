@@ -13,7 +13,7 @@ from jobs.store.job_store import JobStore
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import JobState
 from jobs.tune import service_trials
-from jobs.tune.plan import plan_search
+from jobs.tune.plan import SearchOptions, plan_search
 from jobs.tune.service_trials import ServiceTrials
 from jobs.tune.trial import TrialWork, make_trial_spec
 from tests.api.service import a_round
@@ -63,7 +63,10 @@ def test_a_trial_may_end_by_its_privacy_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_after: int, score: float
 ) -> None:
     monkeypatch.setattr(service_trials, "FIRST_PAUSE", 0.001)
-    search = plan_search(BASE, {"local.lr": [0.1, 0.2]}, (), 2, "grid", 1, 3, None, 0, 1)
+    options = SearchOptions(
+        trials=2, method="grid", first_rounds=1, reduction=3, metric=None, seed=0, processes=1
+    )
+    search = plan_search(BASE, {"local.lr": [0.1, 0.2]}, (), options)
     with JobStore.open(f"sqlite:///{tmp_path}/store.db") as store:
         job = EndedJob(store.create(parse_spec(BASE))[0], ends_after)
     trials = ServiceTrials(OneJob(job), search, 1)

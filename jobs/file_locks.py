@@ -1,0 +1,33 @@
+"""Locks of files: the kernel frees a lock when its process ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[bool]:
+    """Lock a file, and yield whether the lock was free."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody holds the lock of a file; False on a disk without locks."""
+    with path.open("rb") as file:
+        try:
+            # Shared: two who ask at once do not take each other for a holder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # some network disks have no locks
+            return False
+    return False

@@ -1,0 +1,32 @@
+"""Worker processes beside what else a process has."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from multiprocessing import active_children, get_context
+
+import pytest
+
+from jobs.run.without_ray.processes import open_processes
+
+
+def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    waits, releases = get_context("spawn").Pipe(duplex=False)
+    mine = get_context("spawn").Process(target=waits.recv)
+    mine.start()
+
+    def fail() -> None:
+        with open_processes(1, partial, (str,)) as submit:
+            assert submit(17).result() == "17"
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+    for worker in set(active_children()) - {mine}:
+        worker.join()
+    releases.send(None)
+    mine.join()
+    assert mine.exitcode == 0
+    assert "OMP_NUM_THREADS" not in os.environ
