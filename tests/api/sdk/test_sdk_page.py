@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fedsim import plugins
 from fedsim.algorithms import FedAvg
 from fedsim.base.tree import to_numpy
 from fedsim.clients.population import Population
@@ -108,6 +109,7 @@ def test_every_block_runs(
     (tmp_path / "mine.yaml").write_text("algorithm: {name: fedprox, mu: 0.01}\n")
     board = Board()
     monkeypatch.setitem(sys.modules, "wandb", board)
+    monkeypatch.setattr(plugins, "_index", plugins.PluginIndex())  # forgets what the page registers
     names: dict[str, Any] = {"__name__": "page"}
     with cluster(service):
         for block in BLOCK.findall(page):

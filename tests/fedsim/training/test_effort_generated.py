@@ -30,7 +30,8 @@ def test_generated_features_count() -> None:
     """Each is made by one pass of the generator; then the head, of 5 x 4, forward and for its weights.
 
     KDIA has one for every example. FedGen has as many in each step as it says, and one for every example from
-    which nothing flows back. FedCL has a full batch of them in each step, asked for with one number more.
+    which nothing flows back. FedCL has a full batch of them in each step, asked for with one number more, and
+    one pass of the model over the examples for their difficulty.
     """
     assert flops_of(FedAvg()) == PLAIN == flops_of(KDIA(lambda_kd=0.0, lambda_gen=0.0))
     assert flops_of(KDIA(lambda_kd=0.0, generator_noise=8)) == PLAIN + 11 * (FLAT + 2 * 40)
@@ -42,7 +43,8 @@ def test_generated_features_count() -> None:
     assert flops_of(FedGen(**few, beta=0.0)) == PLAIN + drawn
     assert flops_of(FedGen(**few, alpha=0.0)) == PLAIN + told
     assert flops_of(FedGen(**few), round=0) == PLAIN
-    assert flops_of(FedCL(generator_noise=8)) == PLAIN + 2 * 8 * (FLAT + 2 * 256 + 2 * 40)
+    drawn, scored = 2 * 8 * (FLAT + 2 * 256 + 2 * 40), 11 * 2 * (60 + 20)
+    assert flops_of(FedCL(generator_noise=8)) == PLAIN + drawn + scored
 
 
 def test_inputs_that_are_made_up_count() -> None:
