@@ -124,8 +124,11 @@ def sum_clipped_gradients(
         is_finite = norms.isfinite()
         factors = torch.where(is_finite, (clip / norms.clamp(min=SMALLEST_NORM)).clamp(max=1.0) * counts, 0.0)
         total = total + (values * counts).sum()
-        each = [part.where(is_finite[:, None], 0.0) for part in each]
-        sums = [old + (factors @ part).view_as(old) for old, part in zip(sums, each, strict=True)]
+        # One weight after the other: a copy of all gradients would double the memory of `at_once` examples.
+        sums = [
+            old + (factors @ part.where(is_finite[:, None], 0.0)).view_as(old)
+            for old, part in zip(sums, each, strict=True)
+        ]
     return total, sums
 
 

@@ -26,7 +26,7 @@ from fedsim.uploads.attacks import Attack, draw_attackers
 from fedsim.uploads.model_updates import (
     find_payload_kinds,
     read_update,
-    replace_parameters,
+    replace_part,
     require_model_updates,
     select_parameters,
     write_update,
@@ -82,9 +82,10 @@ class AttackedClients(StatefulWrapper):
         kinds = find_payload_kinds(self.base)
         sent = read_update(kinds, task.broadcast, update.upload)
         stream = rng.stream(ctx.seed, "attack", ctx.round, task.client)
-        honest = tree.flatten(select_parameters(ctx, sent))
+        parameters = select_parameters(ctx, sent)
+        honest = tree.flatten(parameters)
         changed = self.attack.change_update(honest.cpu(), stream).to(honest.device)
-        lies = replace_parameters(ctx, sent, changed)
+        lies = replace_part(sent, parameters, changed)
         return update._replace(upload=write_update(kinds, task.broadcast, lies, update.upload))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
@@ -124,7 +125,7 @@ class AttackedClients(StatefulWrapper):
         payloads = {name: list(reduced[name]) for name in kinds}
         for place in bad:
             pattern = {name: payloads[name][place] for name in kinds}
-            lies = replace_parameters(ctx, sent[place], forged)
+            lies = replace_part(sent[place], select_parameters(ctx, sent[place]), forged)
             for name, payload in write_update(kinds, broadcast, lies, pattern).items():
                 payloads[name][place] = payload
         return replace(reduced, payloads=payloads)

@@ -122,15 +122,20 @@ def select_parameters(ctx: Context, update: ModelUpdate) -> ModelUpdate:
     return {name: tree.drop(payload, ctx.net.statistics) for name, payload in update.items()}
 
 
-def replace_parameters(ctx: Context, update: ModelUpdate, vector: Tensor) -> ModelUpdate:
-    """Return an update with other parameters, and with its own running statistics.
+def select_statistics(ctx: Context, update: ModelUpdate) -> ModelUpdate:
+    """Return the running statistics of the model of an update."""
+    return {name: tree.select(payload, ctx.net.statistics) for name, payload in update.items()}
+
+
+def replace_part(update: ModelUpdate, part: ModelUpdate, vector: Tensor) -> ModelUpdate:
+    """Return an update with the numbers of a vector in the places of a part of it.
 
     Args:
-        ctx: the round, for this architecture.
         update: the update.
-        vector: the numbers of `select_parameters`, `[d]`.
+        part: such as its parameters; `tree.flatten` of it has the length of the vector.
+        vector: the numbers, `[d]`.
     """
-    changed = tree.unflatten(vector, tree.layout(select_parameters(ctx, update)))
+    changed = tree.unflatten(vector, tree.layout(part))
     return {name: {**payload, **changed.get(name, {})} for name, payload in update.items()}
 
 

@@ -12,8 +12,8 @@ The rule combines whole updates, over all payloads together, without running sta
 variances are often so much larger than parameters that distances and cosines would be theirs alone. Of the
 statistics the server takes the mean with the shares of the rule; a rule without shares combines them by
 themselves. The base algorithm then gets the combined update as its mean; a SUM is this mean times the number
-of clients. Clients without weight, such as those
-without examples, do not count. Clients of different architectures are combined apart.
+of clients. Clients without weight, such as those without examples, do not count. Clients of different
+architectures are combined apart.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
 from fedsim.uploads.model_updates import (
     ModelUpdate,
     read_update,
-    replace_parameters,
+    replace_part,
     require_model_updates,
     select_parameters,
+    select_statistics,
     unwrap,
     write_update,
 )
@@ -111,7 +112,8 @@ class RobustAggregation(StatefulWrapper):
         kinds, broadcast = self.base.uploads, self.base.broadcast(ctx, state.base)
         sent = [read_update(kinds, broadcast, {n: reduced[n][place] for n in kinds}) for place in places]
         clients = tuple(reduced.clients[place] for place in places)
-        updates = torch.stack([tree.flatten(select_parameters(ctx, update)) for update in sent])
+        parameters = [select_parameters(ctx, update) for update in sent]
+        updates = torch.stack([tree.flatten(each) for each in parameters])
         weights = torch.tensor([reduced.weights[place] for place in places], dtype=torch.float64)
         history = dict(state.history)
         if self.aggregator.needs_history:
@@ -121,8 +123,11 @@ class RobustAggregation(StatefulWrapper):
         if self.aggregator.needs_server_update:
             beside = tree.flatten(select_parameters(ctx, self._train_on_public_set(ctx, broadcast)))[None]
         combined = self._apply_rule(ctx, updates, weights, beside)
-        statistics = self._combine_statistics(ctx, sent, weights, combined.weights)
-        change = dict(replace_parameters(ctx, statistics, combined.update))
+        change = dict(replace_part(sent[0], parameters[0], combined.update))
+        if ctx.net.statistics:
+            statistics = [select_statistics(ctx, update) for update in sent]
+            found = self._combine_statistics(ctx, statistics, weights, combined.weights)
+            change = dict(replace_part(change, statistics[0], found))
         for name, kind in kinds.items():
             if kind is Reduction.SUM:
                 change[name] = tree.scale(change[name], float(len(places)))
@@ -133,18 +138,11 @@ class RobustAggregation(StatefulWrapper):
         return write_update(kinds, broadcast, change), state
 
     def _combine_statistics(
-        self, ctx: Context, sent: Sequence[ModelUpdate], weights: Tensor, shares: Tensor | None
-    ) -> ModelUpdate:
-        """Return the first update with the combined running statistics of all in place of its own."""
-        if not ctx.net.statistics:
-            return sent[0]
-        parts = [{name: tree.select(each[name], ctx.net.statistics) for name in each} for each in sent]
-        vectors = torch.stack([tree.flatten(part) for part in parts])
-        found = (
-            self._apply_rule(ctx, vectors, weights, vectors).update if shares is None else shares @ vectors
-        )
-        combined = tree.unflatten(found, tree.layout(parts[0]))
-        return {name: {**payload, **combined.get(name, {})} for name, payload in sent[0].items()}
+        self, ctx: Context, statistics: Sequence[ModelUpdate], weights: Tensor, shares: Tensor | None
+    ) -> Tensor:
+        """Return the mean of statistics with the shares of the rule; without shares, what the rule gives."""
+        values = torch.stack([tree.flatten(each) for each in statistics])
+        return self._apply_rule(ctx, values, weights, values).update if shares is None else shares @ values
 
     def _train_on_public_set(self, ctx: Context, broadcast: Tree) -> ModelUpdate:
         """Return the update of the server, which trains on the public set as a client does."""

@@ -68,6 +68,8 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
     if spec.privacy is not None and spec.privacy.shuffled:
         yield from _find_shuffler_conflicts(spec)
+    elif spec.privacy is not None and spec.privacy.kind == "local":
+        yield from _find_timing_conflicts(spec)
     else:
         yield from _find_device_conflicts(spec)
     if len(spec.models) > 1:
@@ -75,15 +77,18 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         yield FieldError("model", names, "several models do not go together with privacy", "name one model")
 
 
+def _find_timing_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find a policy by which the server learns how many examples a client has."""
+    policy = None if spec.devices is None else spec.devices.policy.name
+    if policy in ("deadline", "over_selection") and spec.local.steps is None:
+        message = "leaves out slow clients, and with local.epochs times tell numbers of examples"
+        hint = "set local.steps, which is the same for all, or use wait"
+        yield FieldError("devices.policy", policy, message, hint)
+
+
 def _find_device_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     """Find devices that let one client decide whether another one counts, or that choose the clients."""
-    if spec.devices is None or spec.privacy is None:
-        return
-    if spec.privacy.kind == "local":
-        if spec.devices.policy.name in ("deadline", "over_selection") and spec.local.steps is None:
-            message = "leaves out slow clients, and with local.epochs times tell numbers of examples"
-            hint = "set local.steps, which is the same for all, or use wait"
-            yield FieldError("devices.policy", spec.devices.policy.name, message, hint)
+    if spec.devices is None:
         return
     message = "chooses the clients, or lets one client's time decide whether another counts, and the budget "
     message += "holds for clients that take part by chance or in turn alone"
@@ -107,10 +112,8 @@ def _find_shuffler_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         message = "needs the names of clients, which the shuffler of privacy.shuffled hides"
         yield FieldError("secure_aggregation", None, message, "leave one of them out")
     if spec.compression is not None:
-        message = (
-            "lets the server tell clients apart, by what they choose or left out before, and the shuffler "
-        )
-        message += "of privacy.shuffled hides who they are"
+        message = "lets the server tell clients apart by what they choose or left out before, and the "
+        message += "shuffler of privacy.shuffled hides who they are"
         yield FieldError("compression", spec.compression.name, message, "leave one of them out")
     algorithm = ALGORITHMS.get(spec.algorithm.name)
     if algorithm is not None and issubclass(algorithm, SentUpdates):
