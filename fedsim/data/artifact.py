@@ -14,7 +14,8 @@ from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Dataset, Indices
 from fedsim.data.federation import Federation
 from fedsim.data.partition import SampledPartition
-from fedsim.data.partition_file import partition_digest
+from fedsim.data.partition_file import labels_digest, partition_digest
+from fedsim.data.partitions import main_label
 from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 
 FORMAT = 1
@@ -59,6 +60,7 @@ def _describe_partition(federation: Federation, counts: Indices, about: Mapping[
         "format": FORMAT,
         "dataset": dataset.name,
         "training_examples": len(dataset.train),
+        "labels_digest": labels_digest(main_label(dataset.partition_labels()[0])),
         "classes": list(dataset.classes),
         "about": dict(about),
         "notes": list(federation.train.notes),

@@ -56,6 +56,8 @@ def read_wav(file: Path) -> tuple[Array, int]:
         raise DataError(
             f"{file}: is not a PCM WAV file ({error})", "fetch it again, or convert it"
         ) from error
+    if rate <= 0:
+        raise DataError(f"{file}: its header says {rate} samples per second", "fetch it again, or convert it")
     if len(raw) != frames * width * channels or frames == 0:
         wanted = frames * width * channels
         raise DataError(f"{file}: truncated, {len(raw)} bytes of sound of {wanted}", "fetch it again")

@@ -24,8 +24,9 @@ Channels: TypeAlias = Literal[1, 3]
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000")
 """The formats that Pillow may open. For EPS it starts Ghostscript, which runs the file as a program."""
 
-_DEEP = frozenset({".png", ".ppm", ".pgm", ".tif", ".tiff"})
-_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"})
+_ENDINGS = frozenset(
+    {".jpg", ".jpeg", ".jfif", ".jp2", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"}
+)
 _SLICE = 256
 _LARGE = 16_384
 _BILINEAR = 2  # Pillow's Resampling.BILINEAR, without importing Pillow
@@ -102,7 +103,7 @@ def _decode_image(file: Path, size: int | None, channels: Channels) -> Array:
 
 @contextmanager
 def open_image(source: Path | BytesIO, name: str) -> Iterator[Image]:
-    """Open an image with Pillow, whatever its ending says.
+    """Open an image with Pillow, whatever its ending says, and turn it upright as its camera noted.
 
     Args:
         source: the file, or its bytes.
@@ -113,19 +114,15 @@ def open_image(source: Path | BytesIO, name: str) -> Iterator[Image]:
             such an error in the block.
     """
     from PIL import Image as pillow  # only data of images needs it
+    from PIL import ImageOps
 
     try:
         with pillow.open(source, formats=_FORMATS) as opened:
-            yield opened
+            yield ImageOps.exif_transpose(opened)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise DataError(
             f"{name}: is not a complete image ({error})", "fetch it again, or remove it"
         ) from error
-
-
-def may_exceed_8_bits(files: Iterable[Path]) -> bool:
-    """Whether one of these image files has a format that allows more than 8 bits per value."""
-    return any(file.suffix.lower() in _DEEP for file in files)
 
 
 def find_channels(image: Image) -> Channels:
@@ -136,7 +133,8 @@ def find_channels(image: Image) -> Channels:
 def to_pixels(image: Image, size: int | None, channels: Channels, name: str) -> Array:
     """A Pillow image as uint8 [channels, H, W], scaled to size x size if a size is given.
 
-    Of 16-bit grey values the upper eight bits are kept, as Pillow does with 16-bit colour.
+    Of 16-bit grey values the upper eight bits are kept, as Pillow does with 16-bit colour. Transparent pixels
+    become white: without their transparency, black icons on a transparent ground would be black squares.
 
     Args:
         image: of any mode.
@@ -149,11 +147,19 @@ def to_pixels(image: Image, size: int | None, channels: Channels, name: str) -> 
     """
     if image.mode[0] in "IF":
         image = _reduce_to_8_bits(image, name)
+    if image.has_transparency_data:
+        image = _fill_transparent(image)
     image = image.convert("RGB" if channels == 3 else "L")
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), _BILINEAR)
     pixels = np.asarray(image, np.uint8)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _fill_transparent(image: Image) -> Image:
+    from PIL import Image as pillow
+
+    return pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
 
 
 def _reduce_to_8_bits(image: Image, name: str) -> Image:

@@ -41,6 +41,11 @@ def partition_digest(partition: Partition) -> str:
     return content.hexdigest()
 
 
+def labels_digest(labels: Indices) -> str:
+    """SHA-256 of the classes of all training examples, int64 [n], in hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(labels, dtype="<i8").tobytes()).hexdigest()
+
+
 def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
     """Read a saved partition.
 
@@ -100,7 +105,9 @@ def _read_saved(file: Path) -> ClientLists:
 
 def _read_json(file: Path) -> ClientLists:
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = json.loads(
+            file.read_text("utf-8-sig"), object_pairs_hook=lambda pairs: _make_lists(file, pairs)
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: is not a JSON file ({error})", f"give {FORMATS}") from error
     if isinstance(content, Mapping) and "digest" in content:
@@ -118,10 +125,20 @@ def _read_json(file: Path) -> ClientLists:
     return _join_lists({str(name): positions for name, positions in content.items()})
 
 
+def _make_lists(file: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The lists by client; JSON itself keeps only the last list of a client."""
+    lists = dict(pairs)
+    if len(lists) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for position, name in enumerate(names) if name in names[:position])
+        raise DataError(f"{file}: client {twice!r} has several lists", "write all its positions in one list")
+    return lists
+
+
 def _read_csv(file: Path) -> ClientLists:
     lists = dict[str, list[int]]()
     try:
-        with file.open(newline="", encoding="utf-8") as opened:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
             rows = csv.DictReader(opened)
             columns = rows.fieldnames or ()
             if missing := [name for name in ("example", "client") if name not in columns]:
@@ -131,6 +148,10 @@ def _read_csv(file: Path) -> ClientLists:
                 example, client = row["example"] or "", row["client"] or ""
                 if not (example.isascii() and example.isdigit()):
                     raise _make_position_error(file, client, example)
+                if not client.strip():
+                    raise DataError(
+                        f"{file}: example {example} has no client", "name its client, or leave its row out"
+                    )
                 lists.setdefault(client, []).append(int(example))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: is not a CSV file ({error})", f"give {FORMATS}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,22 @@ from fedsim.learning_tasks.torchmetrics_import import import_torchmetrics
 
 if TYPE_CHECKING:
     import torchmetrics
+
+
+def measure_deviations(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Measure the deviation of each column, as a divisor of its values: a constant column has 1.
+
+    The deviation of a constant is not always 0: of 1,000 times 0.1 it is 1.4e-17.
+
+    Args:
+        values: `[n, columns]`, n of at least 1.
+
+    Example:
+        >>> measure_deviations(np.array([[1.0, 0.1], [3.0, 0.1], [2.0, 0.1], [2.0, 0.1]]))
+        array([0.70710678, 1.        ])
+    """
+    deviations, largest = values.std(axis=0), np.abs(values).max(axis=0)
+    return np.where(deviations > largest * 1e-12, deviations, 1.0).astype(np.float64)
 
 
 class TargetScale(NamedTuple):
@@ -39,9 +55,7 @@ class TargetScale(NamedTuple):
             TargetScale(mean=(2.0,), std=(1.0,))
         """
         targets = y.reshape(len(y), -1).astype(np.float64)
-        deviations = targets.std(axis=0)
-        means, stds = targets.mean(axis=0), np.where(deviations > 0, deviations, 1.0)
-        return cls(tuple(means.tolist()), tuple(stds.tolist()))
+        return cls(tuple(targets.mean(axis=0).tolist()), tuple(measure_deviations(targets).tolist()))
 
 
 AS_THEY_ARE = TargetScale()

@@ -222,24 +222,26 @@ def make_partition(
         raise make_spec_error(
             "num_clients", num_clients, message, "have fewer clients, or use the partition 'sampled'"
         )
-    single = main_label(labels) if labels.ndim == 2 else labels
+    single = main_label(labels)
     classes = max(num_classes, int(single.max()) + 1)
     return entry.make(PartitionInput(single, num_clients, classes, seed, groups, losses, places), **given)
 
 
 def main_label(labels: Array) -> Indices:
-    """One class per example, for partitions of examples with several labels: the first label that is 1.
+    """One class per example, for partitions; of examples with several labels the first label that is 1.
 
     Args:
-        labels: float32 [n, L].
+        labels: int64 [n], or float32 [n, L] for several labels per example.
 
     Returns:
-        int64 [n], from 0 to L; L for an example without a label.
+        int64 [n]; with several labels from 0 to L, and L for an example without a label.
 
     Example:
         >>> main_label(np.array([[0, 1, 1], [0, 0, 0]], np.float32))
         array([1, 3])
     """
+    if labels.ndim == 1:
+        return labels
     carried = labels > 0.5
     first = np.where(carried.any(axis=1), carried.argmax(axis=1), labels.shape[1])
     return np.asarray(first, dtype=np.int64)

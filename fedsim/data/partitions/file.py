@@ -11,7 +11,7 @@ import numpy as np
 from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, partition_from_owners
-from fedsim.data.partition_file import ClientLists, read_client_lists
+from fedsim.data.partition_file import ClientLists, labels_digest, read_client_lists
 from fedsim.data.partitions.partition_input import PartitionCounts, PartitionInput
 from fedsim.data.places import OWN_FILE_HINT, DataPath
 from fedsim.errors import DataError
@@ -31,6 +31,7 @@ def file(given: PartitionInput, *, path: DataPath) -> Partition:
         SpecError: if the file cannot be read, has another number of clients, or does not fit the examples.
     """
     lists = _read_checked(given.to_counts(), path)
+    _require_same_examples(lists.card, path, given)
     owners = np.full(given.total, -1, np.int64)
     owners[lists.partition.indices] = _list_holders(lists)
     notes = lists.partition.notes
@@ -64,6 +65,19 @@ def _read_checked(counts: PartitionCounts, path: str) -> ClientLists:
             "num_clients", counts.num_clients, f"{place.name} has {there:,} clients", f"make it {there}"
         )
     return lists
+
+
+def _require_same_examples(card: Mapping[str, Any], path: str, given: PartitionInput) -> None:
+    """Raise SpecError if `fedsim partition` counted the positions in other examples than these.
+
+    A validation and a public set are drawn by the seed, so another seed leaves other examples.
+    """
+    if card.get("labels_digest", made := labels_digest(given.labels)) != made:
+        about = card.get("about")
+        seed = about.get("seed") if isinstance(about, Mapping) else None
+        message = f"was made from other training examples ({card.get('dataset')}, seed {seed})"
+        hint = "take the data and the seed of the file; without a validation and a public set, any seed fits"
+        raise make_spec_error("path", path, message, hint)
 
 
 def _find_mismatch(lists: ClientLists, place: Path, examples: int) -> str | None:

@@ -42,7 +42,7 @@ def check_natural(counts: PartitionCounts, *, groups_per_client: int | None) -> 
             "kind",
             "natural",
             "this data set has no natural clients",
-            "name the client of each row (data.dataset.client of table, groups of hugging_face), "
+            "name the client of each example (client of table, groups of hugging_face, groups in an .npz), "
             "or use another partition",
         )
     clients, each = counts.num_clients, groups_per_client or 1

@@ -14,6 +14,7 @@ from fedsim.data.dataset import Array, Column, Indices
 from fedsim.data.places import TABLE_EXTRA
 from fedsim.data.sources.numeric import require_all, to_float32
 from fedsim.errors import DataNotFound
+from fedsim.learning_tasks.regression import measure_deviations
 
 MOST_CATEGORIES = 100
 """The most different texts of a column that becomes one input value per text."""
@@ -133,8 +134,7 @@ def _standardise_numbers(
     values = np.where(missing, mean, values)
     if not standardise:
         return to_float32(what, values)[:, None], [Column(name)]
-    # The deviation of a constant column is 0, and cannot be a divisor.
-    std = (float(known.std()) if len(known) else 0.0) or 1.0
+    std = float(measure_deviations(known)) if len(known) else 1.0
     return to_float32(what, (values - mean) / std)[:, None], [Column(name, None, mean, std)]
 
 

@@ -45,7 +45,10 @@ def download_dataset(name: str, root: Path, what: str, *parts: Mapping[str, Any]
 
 
 def _move_into_root(aside: Path, root: Path) -> None:
-    """Move the downloaded files into the root, without replacing files of another process."""
+    """Move the downloaded files into the root, without replacing files that are there."""
     for made in aside.iterdir():
-        if not (root / made.name).exists():
-            made.replace(root / made.name)
+        target = root / made.name
+        if not target.exists():
+            made.replace(target)
+        elif made.is_dir() and target.is_dir():
+            _move_into_root(made, target)

@@ -10,11 +10,11 @@ from typing import Annotated, TypeVar
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Range, Share
+from fedsim.base.parameters import Range, Share, make_spec_error
 from fedsim.data.augment import Steps
 from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Dataset, Examples, Indices
-from fedsim.data.decode import Channels, decode_images, image_files, may_exceed_8_bits
+from fedsim.data.decode import Channels, decode_images, image_files
 from fedsim.data.places import DataPath, DataRoots
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -130,7 +130,9 @@ def read_image_folders(
     classes = class_folders(folder / train)
     parts = [_list_images(folder / part, classes) for part in (train, test) if part is not None]
     files = [file for part in parts for file, _ in part]
-    version = 2 if own and may_exceed_8_bits(files) else 1  # 1 made images of 16 bits white
+    version = (
+        3 if own else 1
+    )  # before 3, transparent pixels had any colour, and photographs lay on their sides
     recipe = f"images {version} size={size} channels={channels} parts={[len(part) for part in parts]}"
     images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, channels)})[
         "x"
@@ -190,7 +192,14 @@ def cut_test_examples(examples: Examples, share: float) -> tuple[Examples, Examp
 
 
 def cut_test_positions(number: int, share: float) -> tuple[Indices, Indices]:
-    """The positions of `number` examples, in order: for training, and for testing."""
+    """The positions of `number` examples, in order: for training, and for testing.
+
+    Raises:
+        SpecError: if no example is left for training.
+    """
     order = rng.stream(0, "test-share").permutation(number)
     cut = round(number * share)
+    if cut == number:
+        message = f"leaves none of {number:,} examples for training"
+        raise make_spec_error("test_share", share, message, "lower it, or have more examples")
     return np.sort(order[cut:]), np.sort(order[:cut])

@@ -20,7 +20,7 @@ from fedsim.data.places import OWN_FILE_HINT, DataPath, DataRoots
 from fedsim.data.sources.folders import cut_test_examples
 from fedsim.data.sources.groups import number_groups
 from fedsim.data.sources.images import Normalisation, choose_preparation
-from fedsim.data.sources.numeric import require_all, to_float32
+from fedsim.data.sources.numeric import require_all, to_float32, to_float32_targets
 from fedsim.errors import DataError
 from fedsim.learning_tasks.tasks import AS_THEY_ARE, TargetScale
 
@@ -118,7 +118,11 @@ def _parts(
     file: Path, arrays: Mapping[str, Array], share: float, tokens: bool, task: str
 ) -> tuple[Examples, Examples]:
     endings = ("_train", "_test") if "x_train" in arrays else ("",)
-    groups, owners = number_groups([arrays.get("groups" + ending) for ending in endings])
+    wrong = "groups" if "x_train" in arrays else "groups_train"
+    if wrong in arrays:
+        right = "groups_train" if "x_train" in arrays else "groups"
+        raise DataError(f"{file}: {wrong} does not belong to x{endings[0]}", f"call it {right}")
+    groups, owners = number_groups(file, [arrays.get("groups" + ending) for ending in endings])
     parts = [
         replace(_examples(file, arrays, ending, mine, tokens, task), group_names=owners)
         for ending, mine in zip(endings, groups, strict=True)
@@ -152,6 +156,8 @@ def _examples(
         if name not in arrays:
             raise DataError(f"{file}: has no array {name!r} among {', '.join(sorted(arrays))}")
     x, y = arrays["x" + ending], arrays["y" + ending]
+    if not (x.ndim and y.ndim and len(x)):
+        raise DataError(f"{file}: x{ending} or y{ending} has no examples", "save one row for each example")
     if len(x) != len(y) or (groups is not None and len(groups) != len(x)):
         raise DataError(f"{file}: x{ending}, y{ending} and groups{ending} differ in length")
     return Examples(_inputs(file, "x" + ending, x, tokens), _labels(file, "y" + ending, y, task), groups)
@@ -159,7 +165,7 @@ def _examples(
 
 def _labels(file: Path, name: str, y: Array, task: str) -> Array:
     if task == "regression":
-        return to_float32(f"{file}: {name}", y)
+        return to_float32_targets(f"{file}: {name}", y)
     if task in ("next_token", "segmentation") and np.issubdtype(y.dtype, np.integer):
         return y.astype(np.int64)
     if y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all():
@@ -171,10 +177,14 @@ def _labels(file: Path, name: str, y: Array, task: str) -> Array:
 
 
 def _suggest_labels(name: str, y: Array) -> str:
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        return "leave out the examples with missing or infinite labels"
     if y.dtype.kind == "f" and not np.array_equal(y, np.floor(y)):
         return "to predict numbers with a fraction, set task: regression"
     if y.size != len(y):
         return ""
+    if name == "y_test":
+        return "number them as y_train: y_test = np.searchsorted(names, y_test), with the names of y_train"
     return (
         f"number them: names, {name} = np.unique({name}, return_inverse=True), and save the names as classes"
     )
@@ -196,9 +206,12 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
         return to_float32(f"{file}: {name}", x)
     if x.ndim == 3:
         return x[:, None]
-    if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
-        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    return x
+    if x.shape[1] in (1, 3):
+        return x
+    if x.shape[3] not in (1, 3):
+        message = f"{file}: {name} has the shape {x.shape}, and images of uint8 have 1 or 3 channels"
+        raise DataError(message, f"leave the others out, such as {name}[..., :3]; or save it as float32")
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
 def _tokens(file: Path, name: str, x: Array) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedsim.data.dataset import Array
 from fedsim.errors import DataError
+from fedsim.learning_tasks.regression import measure_deviations
 
 
 def standardise(x: Array, rows: Array) -> Array:
@@ -15,8 +16,7 @@ def standardise(x: Array, rows: Array) -> Array:
         x: [n, features].
         rows: positions of the rows that are measured, such as the training part.
     """
-    std = x[rows].std(axis=0)
-    return np.asarray((x - x[rows].mean(axis=0)) / np.where(std > 0, std, 1.0), np.float32)
+    return np.asarray((x - x[rows].mean(axis=0)) / measure_deviations(x[rows]), np.float32)
 
 
 def to_float32(what: str, x: Array) -> Array:
@@ -33,6 +33,26 @@ def to_float32(what: str, x: Array) -> Array:
         found = x.astype(np.float32)
     if x.dtype.kind == "f":
         require_all(np.isfinite(found), what, x, "expected finite numbers, within float32")
+    return found
+
+
+def to_float32_targets(what: str, y: Array) -> Array:
+    """Convert the targets of a regression to float32; they are scaled later, so differences must survive.
+
+    Args:
+        what: name of the targets, for the message.
+        y: [n] or [n, k].
+
+    Raises:
+        DataError: as `to_float32`, or if rounding hides the differences between targets.
+    """
+    found = to_float32(what, y)
+    exact = y.reshape(len(y), -1).astype(np.float64)
+    for values, rounded in zip(exact.T, found.reshape(exact.shape).T, strict=True):
+        if len(y) and 0 < 0.001 * values.std() < (error := np.abs(rounded - values).max()) and np.ptp(values):
+            message = f"{what}: float32 rounds values such as {values[0]} by up to {error:.3g}"
+            message += f", and their standard deviation is {values.std():.3g}"
+            raise DataError(message, "subtract a constant from all of them")
     return found
 
 

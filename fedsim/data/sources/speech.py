@@ -282,7 +282,8 @@ def _dataset(
     files = [recording.file for recording in recordings]
     x = load_or_make(places, folder, files, RECIPE, lambda: {"x": read_spectrograms(files)})["x"]
     y = np.array([words.index(recording.word) for recording in recordings], np.int64)
-    [speakers], owners = number_groups([np.array([recording.speaker for recording in recordings])])
+    names = [recording.speaker for recording in recordings]  # all empty if the pattern names no speaker
+    [speakers], owners = number_groups(folder, [np.array(names) if any(names) else None])
     whole = Examples(x, y, speakers, owners)
     return Dataset(
         name=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +24,15 @@ from fedsim.data.sources.columns import (
 )
 from fedsim.data.sources.folders import cut_test_positions
 from fedsim.data.sources.groups import number_groups
+from fedsim.data.sources.numeric import to_float32_targets
 from fedsim.errors import DataError, SpecError
 from fedsim.learning_tasks.regression import AS_THEY_ARE, TargetScale
 
 MOST_CLASSES = 1_000
 """The most different values of a target of classes; more are a quantity, such as a price."""
+
+_INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
+"""Names of columns that hold the index of pandas; the last one after a second round through a file."""
 
 Missing = Literal["refuse", "drop", "mean"]
 
@@ -84,7 +89,9 @@ def table(
     tables = [_take_columns(*each, used, whole) for each in zip(files, tables, strict=True)]
     for file, each in zip(files, tables, strict=True):
         _check_target(file, each, target, task)
-    _check_alike(files, tables)
+    if len(tables) == 2:
+        _check_alike(files, tables)
+        tables = [tables[0], _match_target(files, tables, target, task)]
     tables = [_treat_missing(*each, used, missing) for each in zip(files, tables, strict=True)]
     rows = _choose_rows([each.num_rows for each in tables], test_share)
     is_regression = task == "regression" or simplify_column(tables[0][target])[0] == FRACTIONS
@@ -135,8 +142,7 @@ def _choose_features(
         if name in (target, client):
             role = "target" if name == target else "client"
             raise make_spec_error("features", name, f"is the {role} already", "leave it out of features")
-    # pandas writes its index into a column without a name, or with a name such as __index_level_0__.
-    others = [name for name in there if name and not name.startswith("__index_level_")]
+    others = [name for name in there if not _INDEX.fullmatch(name)]
     names = [name for name in others if name not in (target, client)] if given is None else [*given]
     if not names:
         raise make_spec_error("features", given, f"{file.name} has no column left for the inputs")
@@ -202,14 +208,24 @@ def _make_kind_error(file: Path, role: str, name: str, kind: str) -> SpecError:
 
 def _check_alike(files: Sequence[Path], tables: Sequence[Any]) -> None:
     """Raise an error if a column has texts in one file and numbers in the other."""
-    if len(tables) == 1:
-        return
     train, test = tables
     for name in test.column_names:
         kinds = [simplify_column(part[name])[0].replace(FRACTIONS, NUMBERS) for part in (train, test)]
         if kinds[0] != kinds[1]:
             message = f"column {name!r} holds {kinds[1]}, but {kinds[0]} in {files[0].name}"
             raise DataError(f"{files[1]}: {message}", "save both files in the same way")
+
+
+def _match_target(files: Sequence[Path], tables: Sequence[Any], target: str, task: str) -> Any:
+    """The test table; its target holds whole numbers if those of the training table are classes."""
+    train, test = (simplify_column(each[target]) for each in tables)
+    if task == "regression" or (train[0], test[0]) != (NUMBERS, FRACTIONS):
+        return tables[1]
+    kind, column = read_whole_numbers(test[1])
+    if kind != NUMBERS:
+        message = f"column {target!r} holds {kind}, but {NUMBERS} in {files[0].name}"
+        raise DataError(f"{files[1]}: {message}", "to predict the number, set task: regression")
+    return tables[1].set_column(tables[1].column_names.index(target), target, column)
 
 
 def _treat_missing(file: Path, whole: Any, used: Mapping[str, Sequence[str]], how: Missing) -> Any:
@@ -256,7 +272,7 @@ def _make_dataset(
     x, columns = make_features(files[0], inputs, names, rows[0], standardise=standardise)
     targets = arrow.concat_tables([each.select([target]) for each in tables], promote_options="permissive")
     y, classes = _read_numbers(target, targets) if is_regression else _number_classes(target, targets)
-    groups, owners = _number_clients(used["client"], tables, rows)
+    groups, owners = _number_clients(files[0], used["client"], tables, rows)
     train, test = (
         Examples(x[mine], y[mine], whose, owners) for mine, whose in zip(rows, groups, strict=True)
     )
@@ -276,10 +292,11 @@ def _make_dataset(
 
 def _read_numbers(target: str, whole: Any) -> tuple[Array, tuple[str, ...]]:
     """The target of each row, float32 [n], and its name."""
-    y = whole[target].to_numpy().astype(np.float32)
-    if not np.isfinite(y).all():
-        raise make_spec_error("target", target, "has infinite values", "leave these rows out")
-    return y, (target,)
+    y = whole[target].to_numpy()
+    with np.errstate(over="ignore"):
+        if not np.isfinite(y.astype(np.float32)).all():
+            raise make_spec_error("target", target, "has infinite values", "leave these rows out")
+    return to_float32_targets(f"column {target!r}", y), (target,)
 
 
 def _number_classes(target: str, whole: Any) -> tuple[Indices, tuple[str, ...]]:
@@ -288,7 +305,11 @@ def _number_classes(target: str, whole: Any) -> tuple[Indices, tuple[str, ...]]:
     found = sorted(compute.unique(column).to_pylist())
     if len(found) > MOST_CLASSES:
         message = f"has {len(found):,} different values, more than {MOST_CLASSES:,} classes"
-        raise make_spec_error("target", target, message, "choose a column of classes")
+        numbers = not isinstance(found[0], str)
+        hint = "choose a column of classes" + (
+            ", or predict the number with task: regression" if numbers else ""
+        )
+        raise make_spec_error("target", target, message, hint)
     _check_spelling(target, found)
     values = import_pyarrow().array(found, column.type)
     numbers = compute.index_in(column, value_set=values).to_numpy(zero_copy_only=False)
@@ -308,14 +329,14 @@ def _check_spelling(target: str, values: Sequence[Any]) -> None:
 
 
 def _number_clients(
-    client: Sequence[str], tables: Sequence[Any], rows: tuple[Indices, Indices]
+    source: Path, client: Sequence[str], tables: Sequence[Any], rows: tuple[Indices, Indices]
 ) -> tuple[list[Indices | None], tuple[str, ...]]:
     """The natural client of the training and of the test examples, None without a column; and their names."""
     names = list[Array | None]()
     for part in tables:
         there = [np.asarray(part[name].to_pylist()) for name in client if name in part.column_names]
         names.append(there[0] if there else None)
-    numbers, owners = number_groups(names)
+    numbers, owners = number_groups(source, names)
     if len(numbers) == 2 or numbers[0] is None:
         return [*numbers, None][:2], owners
     return [numbers[0][mine] for mine in rows], owners

@@ -53,6 +53,22 @@ def test_of_grey_images_of_16_bits_the_upper_eight_are_kept(tmp_path: Path, endi
     assert np.array_equal(load_dataset("image_folder", **given).train.x[0, 2], x // 256)
 
 
+def test_transparent_pixels_are_white_and_photographs_upright(tmp_path: Path):
+    folder = tmp_path / "mine" / "train" / "only"
+    folder.mkdir(parents=True)
+    icon, photograph = np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3), np.uint8)
+    icon[:4, :, 3] = 255  # black above, transparent below
+    photograph[:4] = 255
+    turned = Image.Exif()
+    turned[0x0112] = 3  # the camera was upside down
+    Image.fromarray(icon).save(folder / "a.png")
+    Image.fromarray(photograph).save(folder / "b.jfif", exif=turned, quality=100)
+    data = load_dataset("image_folder", roots=[tmp_path], path="mine", test=None, test_share=0.0)
+    assert (data.train.x[0, :, :4] == 0).all()
+    assert (data.train.x[0, :, 4:] == 255).all()
+    assert np.abs(data.train.x[1].astype(int) - data.train.x[0]).max() < 5
+
+
 @pytest.mark.parametrize(
     ("high", "kind", "ok"),
     [(1.0, np.float32, False), (70_000, np.int32, False), (200, np.int32, True), (200, np.uint16, False)],

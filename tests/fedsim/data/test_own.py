@@ -33,6 +33,15 @@ def test_images_come_as_channels_first(tmp_path: Path, shape: tuple[int, ...]):
         assert np.array_equal(data.train.x[1, 2], x[1, :, :, 2])
 
 
+def test_images_with_four_channels_are_refused(tmp_path: Path):
+    """RGBA would be 32 channels of 32x4."""
+    save(tmp_path, x=np.zeros((6, 32, 32, 4), np.uint8), y=np.arange(6) % 2)
+    with pytest.raises(
+        DataError, match=r"x has the shape \(6, 32, 32, 4\), .* 1 or 3 channels .*x\[\.\.\., :3\]"
+    ):
+        npz(tmp_path)
+
+
 def test_masks_stay_under_their_images(tmp_path: Path):
     x, y = np.zeros((8, 3, 6, 6), np.uint8), np.zeros((8, 6, 6), np.int64)
     save(tmp_path, x=x, y=y)
@@ -135,6 +144,7 @@ def test_one_hot_classes_are_no_labels(tmp_path: Path, parts: tuple[str, ...]):
         (np.array(["cat", "dog", "cat"]), "number them: names, y = np.unique(y, return_inverse=True)"),
         (np.array([0.0, 1.0, 1.0]), "number them: names, y = np.unique(y, return_inverse=True)"),
         (np.array([0.5, 1.0, 2.0]), "set task: regression"),
+        (np.array([0.0, np.nan, 2.0]), "leave out the examples with missing or infinite labels"),
     ],
 )
 def test_labels_that_are_no_class_numbers_get_a_way_out(tmp_path: Path, y: np.ndarray, hint: str):
@@ -144,9 +154,27 @@ def test_labels_that_are_no_class_numbers_get_a_way_out(tmp_path: Path, y: np.nd
     assert hint in caught.value.hint
 
 
+def test_labels_of_the_test_part_are_numbered_as_those_of_the_training_part(tmp_path: Path):
+    y = np.array(["b", "c"])
+    save(tmp_path, x_train=np.zeros((3, 1)), y_train=np.array([0, 1, 2]), x_test=np.zeros((2, 1)), y_test=y)
+    with pytest.raises(DataError, match="neither class numbers") as caught:
+        npz(tmp_path)
+    assert "y_test = np.searchsorted(names, y_test)" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
+        ({"x": np.zeros((0, 1)), "y": np.zeros(0, int)}, "has no examples"),
+        ({"x": np.float64(3), "y": np.zeros(1, int)}, "has no examples"),
+        (
+            {"x": np.zeros((3, 1)), "y": np.zeros(3, int), "groups": np.array([1, np.nan, 2])},
+            "example 1 names no client: nan",
+        ),
+        (
+            {"x_train": np.zeros((3, 1)), "y_train": np.zeros(3, int), "groups": np.zeros(3)},
+            "groups does not belong to x_train .*groups_train",
+        ),
         ({"x": np.zeros((3, 1))}, "has no array 'y' among x"),
         ({"x": np.zeros((3, 1)), "y": np.zeros(2, int)}, "differ in length"),
         ({"x": np.zeros((3, 1)), "y": np.array([0, -1, 1])}, "neither class numbers"),

@@ -19,6 +19,7 @@ from fedsim.data import (
     make_federation,
 )
 from fedsim.data.artifact import save_partition
+from fedsim.data.federation import take_validation
 from fedsim.data.places import DataRoots
 from fedsim.errors import SpecError
 
@@ -62,6 +63,7 @@ def test_a_saved_partition_keeps_the_names_of_its_clients(tmp_path: Path) -> Non
         ("mine.json", json.dumps({"eve": [5, 0], "ann": [2]}), [[2], [0, 5]], ("ann", "eve")),
         ("mine.json", json.dumps({"10": [1], "9": [2]}), [[2], [1]], ("9", "10")),
         ("mine.csv", "example,client\n5,eve\n2,ann\n0,eve\n", [[2], [0, 5]], ("ann", "eve")),
+        ("mine.csv", "\ufeffexample,client\n5,0\n2,1\n", [[5], [2]], ()),  # as Excel saves it
         ("mine.csv", "client,weight,example\n10,1,4\n9,1,3\n", [[3], [4]], ("9", "10")),
     ],
 )
@@ -94,6 +96,8 @@ def test_lists_of_your_own_are_clients(
         ("mine.csv", "", r"has no column 'example'.*its columns: none"),
         ("mine.csv", "example,client\n1.5,a\n", r"client 'a' holds the example '1\.5'"),
         ("mine.csv", "example,client\n,a\n", r"client 'a' holds the example ''"),
+        ("mine.csv", "example,client\n3,\n", r"example 3 has no client"),
+        ("mine.json", '{"ann": [0], "bob": [1], "ann": [2]}', r"client 'ann' has several lists"),
         ("mine.npz", "", r"not a saved partition"),
         ("mine.txt", "", r"is no partition file"),
         ("other.json", None, r"found none of other\.json in the data roots"),
@@ -126,6 +130,20 @@ def test_a_partition_of_other_data_is_refused(tmp_path: Path) -> None:
     save_partition(tmp_path / "partition", merged, {"tests": {"kind": "merged"}})
     with pytest.raises(SpecError, match=r"was made with data\.tests: merged"):
         deal(tmp_path, 3, "partition.npz")
+
+
+def test_a_partition_of_another_seed_is_refused_if_a_validation_set_is_taken(tmp_path: Path) -> None:
+    """The same positions would be other examples: a skewed partition would become a random one."""
+    places = DataRoots((tmp_path,))
+    for seed in (1, 2):
+        kept, _ = take_validation(dataset(40), 0.25, seed)
+        if seed == 1:
+            save_partition(
+                tmp_path / "p", make_federation(kept, "iid", num_clients=3, seed=seed), {"seed": seed}
+            )
+            make_federation(kept, "file", num_clients=3, seed=seed, places=places, path="p.npz")
+    with pytest.raises(SpecError, match=r"path: was made from other training examples \(npz, seed 1\)"):
+        make_federation(kept, "file", num_clients=3, seed=2, places=places, path="p.npz")
 
 
 def test_clients_with_lists_can_have_tests_of_their_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedsim.data.sources.columns import MOST_CATEGORIES
 from fedsim.data.sources.folders import cut_test_positions
 from fedsim.data.sources.table import MOST_CLASSES
 from fedsim.errors import DataError, DataNotFound, SpecError
+from fedsim.learning_tasks.regression import TargetScale
 from tests.fedsim.data.samples import broken
 
 pytest.importorskip("pyarrow", reason="the extra 'table' is not installed")
@@ -121,10 +122,43 @@ def test_large_numbers_keep_their_differences(tmp_path: Path) -> None:
     assert data.classes == ("false", "true")
 
 
+def test_a_constant_that_binary_cannot_hold_stays_small(tmp_path: Path) -> None:
+    """The deviation of 1,000 times 0.1 is 1.4e-17, and no divisor."""
+    write(tmp_path / "mine.parquet", {"a": [0.1] * 1000, "y": [0, 1] * 500})
+    write(tmp_path / "test.parquet", {"a": [0.2, 0.2], "y": [0, 1]})
+    data = load(tmp_path, target="y", test="test.parquet")
+    assert data.test.x == pytest.approx(0.1)
+    assert TargetScale.measure(np.full(1000, 0.1, np.float32)).std == (1.0,)
+
+
+def test_targets_that_float32_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    times = 1.7e9 + 10 * np.random.default_rng(0).normal(size=500)
+    write(tmp_path / "mine.parquet", {"a": times, "y": times})
+    np.savez(tmp_path / "mine.npz", x=times, y=times)
+    for name, given in (("table", {"path": "mine.parquet", "target": "y"}), ("npz", {"path": "mine.npz"})):
+        with pytest.raises(DataError, match=r"y.*: float32 rounds values such as 17.*subtract a constant"):
+            load_dataset(name, roots=[tmp_path], task="regression", **given)
+    write(tmp_path / "mine.parquet", {"a": times, "y": times - 1.7e9})
+    assert load(tmp_path, target="y").targets.std[0] == pytest.approx(10, rel=0.1)
+
+
+def test_a_test_target_with_fractions_is_no_class(tmp_path: Path) -> None:
+    write(tmp_path / "mine.parquet", {"a": TEN, "y": [n % 3 for n in TEN]})
+    write(tmp_path / "test.parquet", {"a": [1.0, 2.0], "y": [0.5, 1.5]})
+    with pytest.raises(DataError, match=r"'y' holds numbers with a fraction, but whole .*task: regression"):
+        load(tmp_path, target="y", test="test.parquet")
+    assert load(tmp_path, target="y", test="test.parquet", task="regression").test.y.tolist() == [0.5, 1.5]
+    write(tmp_path / "test.parquet", {"a": [1.0, 2.0], "y": [0.0, 2.0]})
+    assert load(tmp_path, target="y", test="test.parquet").test.y.tolist() == [0, 2]
+
+
 def test_an_index_that_pandas_wrote_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(",a,y\n0,1,x\n1,2,z\n")
     assert [column.name for column in load(tmp_path, "mine.csv", "y").columns] == ["a"]
-    write(tmp_path / "mine.parquet", {"a": [1, 2], "y": [0, 1], "__index_level_0__": [5, 6]})
+    write(
+        tmp_path / "mine.parquet",
+        {"a": [1, 2], "y": [0, 1], "__index_level_0__": [5, 6], "Unnamed: 0": [7, 8]},
+    )
     assert [column.name for column in load(tmp_path, target="y").columns] == ["a"]
 
 
@@ -223,7 +257,8 @@ def test_a_csv_in_another_encoding_is_said_to_be(tmp_path: Path) -> None:
         ({"y": TEN}, {}, r"features: mine\.parquet has no column left"),
         ({"a": TEN, "y": [n / 2 for n in TEN]}, {"task": "classes"}, r"task: does not suit .* a fraction"),
         ({"a": TEN, "y": list("abcdefghij")}, {"task": "regression"}, r"task: does not suit .* holds texts"),
-        ({"a": MANY, "y": MANY}, {}, r"target: has 1,001 different values"),
+        ({"a": MANY, "y": MANY}, {}, r"target: has 1,001 different values.*task: regression"),
+        ({"a": TEN, "y": TEN}, {"test_share": 1.0}, r"test_share: leaves none of 10 examples"),
         ({"a": TEN, "y": TEN, "who": [n / 2 for n in TEN]}, {"client": "who"}, r"client: .* a fraction"),
         ({"a": [[n] for n in TEN], "y": TEN}, {}, r"features: this column .* holds list.*got 'a'"),
         ({"a": pa.nulls(10), "y": TEN}, {}, r"features: this column .* holds no values"),
@@ -264,6 +299,9 @@ def test_values_and_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         SpecError, match=r"the classes 'yes' and 'yes ', which differ by spaces or case alone"
     ):
         load(tmp_path, "mine.csv", "y")
+    (tmp_path / "mine.csv").write_text("a,y,who\n1,yes,ann\n2,no,ann \n")
+    with pytest.raises(DataError, match=r"the clients 'ann' and 'ann ' differ by spaces alone"):
+        load(tmp_path, "mine.csv", "y", client="who")
     (tmp_path / "mine.csv").write_text("a;y\n1,5;2\n")
     with pytest.raises(DataError, match=r"mine\.csv: its columns are separated by semicolons"):
         load(tmp_path, "mine.csv", "y")

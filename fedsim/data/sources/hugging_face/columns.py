@@ -117,14 +117,20 @@ def number_labels(folder: Path, parts: Sequence[Any], column: str) -> tuple[list
         return y, tuple(getattr(feature, "names", None) or map(str, range(highest + 1)))
     texts = [part[column][:] for part in parts]
     if any(None in each for each in texts):
-        raise DataError(f"{folder}: column {column!r} holds missing labels", "remove these examples")
+        raise _make_missing_error(folder, column)
     names = sorted(set().union(*texts))
     return [np.searchsorted(names, each).astype(np.int64) for each in texts], tuple(names)
+
+
+def _make_missing_error(folder: Path, column: str) -> DataError:
+    return DataError(f"{folder}: column {column!r} holds missing labels", "remove these examples")
 
 
 def _read_classes(folder: Path, part: Any, column: str) -> Indices:
     """The class numbers; other values raise an error, because converting them would give wrong classes."""
     values = part[column][:]
+    if None in values:
+        raise _make_missing_error(folder, column)
     with suppress(ValueError):  # lists of different lengths
         found = np.asarray(values)
         if not len(values) or (found.ndim == 1 and found.dtype.kind in "iub"):
@@ -161,9 +167,7 @@ def read_images(places: DataRoots, folder: Path, part: Any, column: str) -> Iter
 
 def _decode_image(stored: Mapping[str, Any], mode: str | None, name: str) -> Any:
     """Decode a stored image as the library does: upright, and of the mode of its column."""
-    from PIL import ImageOps
-
     source = Path(stored["path"]) if stored["bytes"] is None else BytesIO(stored["bytes"])
     with open_image(source, name) as image:
-        upright = ImageOps.exif_transpose(image)
-    return upright.convert(mode) if mode and mode != upright.mode else upright
+        image.load()
+    return image.convert(mode) if mode and mode != image.mode else image

@@ -153,9 +153,7 @@ def _arrays(
         tokens = tokenizer_fingerprint(places, how.tokenizer)
         if how.tokenizer == TRAINED_TOKENIZER and len(parts) == 1:
             tokens += f" of all but {how.test_share}"
-    version = (
-        1 if kind == "text" else 2
-    )  # 1 made images of 16 bits white, and kept numbers that are not finite
+    version = 1 if kind == "text" else 3  # before 3, transparent pixels had any colour
     recipe = f"{version} {column} {how.train} {how.test} {how.size} {how.channels}"
     recipe += f" {tokens} {how.vocabulary} {how.length}"
     files = sorted(f for f in folder.rglob("*") if f.is_file())
@@ -169,7 +167,7 @@ def _examples(
         folder, "an example has the shape", [arrays[name].shape[1:] for name in _PARTS[: len(parts)]]
     )
     owners = [None if groups is None else read_owners(folder, part, groups) for part in parts]
-    of_each, names = number_groups(owners)
+    of_each, names = number_groups(folder, owners)
     return [
         Examples(arrays[name], labels, mine, names)
         for name, labels, mine in zip(_PARTS, y, of_each, strict=False)
