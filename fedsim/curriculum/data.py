@@ -161,6 +161,14 @@ class DataCurriculum(Wrapper):
             metrics=metrics,
         )
 
+    def match_sent_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> Tree:
+        """The base algorithm's client state for what was sent, beside the kept model."""
+        if not self.keeps_model:
+            own: Tree = super().match_sent_update(ctx, task, update)
+            return own
+        base_update = update._replace(client_state=update.client_state["base"])
+        return {**update.client_state, "base": super().match_sent_update(ctx, task, base_update)}
+
     def _make_client_state(self, update: ClientUpdate) -> Tree:
         if update.model is None:
             message = f"{type(self.base).__name__} does not return its clients' personal models"

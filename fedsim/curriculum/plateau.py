@@ -93,7 +93,8 @@ class PlateauDecay(StatefulWrapper):
         loss = reduced.metrics.get("train_loss")
         if loss is None or ctx.round < self.schedule.warmup:
             return after
-        if state.best is None or loss < state.best * (1 - self.schedule.threshold):
+        # Losses can be negative, as those of FedCL: a new best is always below the old one.
+        if state.best is None or loss < state.best - self.schedule.threshold * abs(state.best):
             return replace(after, best=float(loss), bad_rounds=0)
         if state.bad_rounds < self.schedule.patience:
             return replace(after, bad_rounds=state.bad_rounds + 1)

@@ -76,6 +76,22 @@ def find_head_entry(net: Net) -> FeatureEntry:
     return FeatureEntry(head, (weights[0].shape[1],))
 
 
+def find_head_fault(net: Net) -> str:
+    """Say why a generator cannot make the features of this model's head; "" if it can."""
+    try:
+        entry = find_head_entry(net)
+    except ValueError as error:
+        return str(error)
+    params = {key: value.to("meta") for key, value in net.module.state_dict().items()}
+    try:
+        net.run_blocks(params, torch.empty((2, *entry.shape), device="meta"), start=entry.block)
+    except NotImplementedError:  # a head that does not run without numbers may take these features
+        return ""
+    except RuntimeError:
+        return f"{net.name} has no features that a generator can make: its head takes no flat features"
+    return ""
+
+
 def _next_block(net: Net, block: str) -> str | None:
     return dict(zip(net.block_names, net.block_names[1:], strict=False)).get(block)
 

@@ -122,6 +122,7 @@ class FedCL(PhaseSettings, FedGen, CohortSelection, UpdatePostprocessing):
     selected_only: bool = False
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "curriculum", "distillation")
+    registered: ClassVar[str] = "fedcl"
     scalars: ClassVar[int] = 1
     further_example_use: ClassVar[str] = "label counts and mixtures of losses"
     uploads: ClassVar[Mapping[str, Reduction]] = {

@@ -105,6 +105,7 @@ class FedCLCode(FedGen):
     finished: Annotated[float, Range(above=0, maximum=1)] = 0.8
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "curriculum", "distillation")
+    registered: ClassVar[str] = "fedcl_code"
     scalars: ClassVar[int] = 1
     assumes_sgd: ClassVar[bool] = True
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedGen.uploads, "scores": Reduction.GATHER}

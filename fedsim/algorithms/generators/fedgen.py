@@ -78,6 +78,7 @@ from fedsim.techniques.generators import (
     Output,
     draw_labels,
     feature_flops,
+    find_head_fault,
     make_generator,
 )
 from fedsim.techniques.soft_targets import kl_divergence
@@ -141,6 +142,7 @@ class FedGen(GeneratorBase):
     diversity: Diversity = "pairs"
 
     purposes: ClassVar[tuple[str, ...]] = ("label-skew", "distillation")
+    registered: ClassVar[str] = "fedgen"
     scalars: ClassVar[int] = 0
     further_example_use: ClassVar[str] = "label counts"
     uploads: ClassVar[Mapping[str, Reduction]] = {
@@ -151,8 +153,15 @@ class FedGen(GeneratorBase):
     free_uploads: ClassVar = frozenset({"heads"})
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error for a model whose head cannot run alone."""
-        return find_missing_features("fedgen", net) if self.has_generator() else ()
+        """An error for a model whose head cannot run alone on generated features."""
+        if not self.has_generator():
+            return ()
+        if faults := find_missing_features(self.registered, net):
+            return faults
+        fault = find_head_fault(net)
+        return (
+            [FieldError("name", self.registered, fault, "end the model with a linear head")] if fault else ()
+        )
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model."""

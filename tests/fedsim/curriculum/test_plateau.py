@@ -77,6 +77,18 @@ def test_rounds_of_the_warmup_do_not_count_and_the_factor_has_an_end() -> None:
     assert [each.method["lr_factor"] for each in found] == [1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2]
 
 
+def test_a_negative_loss_that_rises_is_a_plateau() -> None:
+    """FedCL's losses are negative where most examples are easy."""
+    population = federation(rounds=1)
+    algorithm = watched(schedule=PlateauSchedule(factor=0.5, patience=1, threshold=0.01))
+    ctx, pool = population.context(0), SerialPool(algorithm, population)
+    state = make_initial_state(algorithm, population)
+    reduced = pool.begin_training(algorithm, ctx, state, [0, 1])()
+    for loss in (-4.5, -4.5, -4.47, -4.44, -4.4):
+        state = algorithm.aggregate(ctx, state, replace(reduced, metrics={"train_loss": loss}))
+    assert (state.best, state.factor) == (-4.5, 0.25)
+
+
 def test_stacks_train_as_one_by_one() -> None:
     same_as_one_by_one(watched(quick("scaffold")), 3, torch.float32, small(rounds=3, local=LOCAL))
 

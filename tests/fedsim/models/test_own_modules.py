@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -209,6 +211,19 @@ def test_declared_blocks_serve_algorithms_that_need_them() -> None:
         assert len({r.digest for r in results}) == 2 or not algorithm.deploys_models, name
     (fault,) = ALGORITHMS["fedala"](layers=2).check_hyperparameters(net, 2)
     assert (fault.path, fault.hint) == ("layers", "mix one layer, the head: layers: 1")
+
+
+def test_a_head_that_takes_no_flat_features_has_no_generator() -> None:
+    """The check says so; the run failed after round 1 was trained."""
+    maps = ("conv", nn.Conv2d(1, 8, 3))
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    for head in ([*pooled, nn.Linear(8, 10)], [nn.Conv2d(8, 10, 1), *pooled]):
+        parts = OrderedDict([maps, ("head", nn.Sequential(*head))])
+        net = Net(partial(nn.Sequential, parts), "own", inputs=InputForm((1, 8, 8)))
+        for name in ("fedgen", "fedcl", "fedcl_code"):
+            (fault,) = ALGORITHMS[name]().check_hyperparameters(net, 2)
+            assert (fault.path, fault.value) == ("name", name)
+            assert "no features that a generator can make" in fault.message
 
 
 @pytest.mark.parametrize(

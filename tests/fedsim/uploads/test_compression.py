@@ -11,6 +11,7 @@ import torch
 from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedsim.base import rng, tree
 from fedsim.core import Algorithm
+from fedsim.curriculum import DataCurriculum
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
@@ -173,13 +174,18 @@ def test_three_rounds_in_numpy_with_error_feedback(compressor: Compressor, read_
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc"])
-def test_the_servers_controls_stay_the_mean_of_the_clients(name: str) -> None:
-    """Clients keep what they sent, not what they would have sent without the compression."""
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_servers_controls_stay_the_mean_of_the_clients(name: str, ordered: bool) -> None:
+    """Clients keep what they sent, not what they would have sent without the compression.
+
+    With scores of local models, clients keep a model beside their controls.
+    """
     population = federation([16] * 6, rounds=5)
-    method = compressed(TopK(share=0.1, error_feedback=False), quick(name))
+    base = DataCurriculum(base=quick(name), score="local_loss") if ordered else quick(name)
+    method = compressed(TopK(share=0.1, error_feedback=False), base)
     pool = SerialPool(method, population)
     *_, last = simulate(method, population, pool)
-    kept = list(pool.client_states().values())
+    kept = [client["base"] if ordered else client for client in pool.client_states().values()]
     checked = {"control", "drift"} & kept[0].keys()
     assert checked
     for part in checked:
