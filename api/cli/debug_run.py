@@ -60,7 +60,7 @@ def run_debug(spec: JobSpec, settings: Settings, listener: RunListener) -> RunRe
         if any(fault.path.startswith("model") for fault in error.errors):
             _show_error_of_model(spec, settings)
         raise
-    except FedsimError:
+    except (FedsimError, BrokenPipeError):
         raise
     except Exception:
         traceback.print_exc()

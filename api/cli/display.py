@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,22 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers
     for cells in rows:
         made.add_row(*cells)
     return made
+
+
+def print_table(table: Any, *, unbroken: Collection[str] = ()) -> None:
+    """Print a table; a narrow terminal breaks its texts, and no number in two.
+
+    Args:
+        table: of `make_table`.
+        unbroken: titles of columns of texts that are not broken either.
+    """
+    console = make_data_console()
+    for column in table.columns:
+        if column.justify == "right" or column.header in unbroken:
+            widths = [console.measure(cell).maximum for cell in (*column.cells, column.footer)]
+            column.min_width = max(console.measure(column.header).minimum, *widths)
+    # Without `soft_wrap`, rich cuts off what is wider than the terminal.
+    console.print(table, soft_wrap=True)
 
 
 def format_state(state: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -67,6 +68,11 @@ class SignalHandler:
     def _exit_at_once(self) -> None:
         self.give_up()
         os._exit(TERMINATED)
+
+
+def discard_output() -> None:
+    """Discard what is still to be written to a closed pipe: Python would complain when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run_later(seconds: float, work: Callable[[], None]) -> None:

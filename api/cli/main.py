@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ from api.cli.commands import (
     tune,
     verify,
 )
-from api.cli.interruption import TERMINATED, Terminated
+from api.cli.interruption import TERMINATED, Terminated, discard_output
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
@@ -112,6 +113,9 @@ for part in PARTS:
 
 def main() -> None:
     """Run the command, and exit with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale may lack the minus sign of a difference
+            stream.reconfigure(errors="replace")
     sys.exit(_run())
 
 
@@ -119,14 +123,16 @@ def _run() -> int:
     try:
         typer.main.get_command(app)(prog_name="fedsim")
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich make this exit with code 1
+            discard_output()
+            return 0
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except Terminated:
         return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader closed the pipe; without this the interpreter prints an error when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except FedsimError as error:
         return _report_error(error)

@@ -233,6 +233,6 @@ def _find_common_name(row: Sequence[ComparedRun]) -> str:
     common = names[0]
     while len(names) > 1 and common and not all(name.startswith(common) for name in names):
         common = common[:-1]
-    if len(names) == 1:
+    if len(set(names)) == 1:
         return common
     return re.sub(r"[-_ .,:;]*(seed)?[-_ .=]*\d*$", "", common, flags=re.IGNORECASE) or names[0]

@@ -22,9 +22,18 @@ function address() {
   const old = location.hash.match(/^#job=([a-z0-9]+)$/);
   if (old) location.replace(`#/jobs/${old[1]}`);
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [name, ...rest] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const [name, ...rest] = path.split("/").filter(Boolean).map(decode);
   const view = name === "jobs" && rest.length ? "job" : name ?? "jobs";
   return { view, section: name ?? "jobs", id: rest[0], query: new URLSearchParams(query) };
+}
+
+// An address with a % that stands for no sign is taken as it is.
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function open() {

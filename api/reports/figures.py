@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -168,8 +169,11 @@ def make_clients_figure(text: str) -> list[ReportFigure]:
     if not rows:
         return []
     kind = next((name for name in METRICS if ("correct" if name == "accuracy" else name) in rows[0]), "loss")
-    values = [_read_client(row, kind) for row in rows]
-    values = sorted(values, reverse=is_lower_better(kind))
+    read = [_read_client(row, kind) for row in rows]
+    # A client with one class has no AUROC.
+    values = sorted(filter(math.isfinite, read), reverse=is_lower_better(kind))
+    if not values:
+        return []
     places = [float(place) for place in range(1, len(values) + 1)]
     curve = ReportCurve("personal model", places, values)
     return [

@@ -77,6 +77,8 @@ def read_model(path: Path, spec: Mapping[str, Any], records: list[Mapping[str, A
 
     if not path.is_file():
         hint = "only a finished run has one, and only if its algorithm has a global model"
+        if path.name == "chosen.safetensors":
+            hint = "only a finished run with evaluation.validation has one"
         raise SettingsError(f"there is no {path}", hint)
     try:
         with safe_open(path, "np") as file:

@@ -59,7 +59,7 @@ def compare(
 
     Runs that differ by their seeds alone are one group.
     """
-    from api.cli.display import make_data_console, print_json, print_message
+    from api.cli.display import print_json, print_message, print_table
     from api.sdk.run_comparison import compare as compare_runs
 
     if figure is not None:
@@ -71,7 +71,7 @@ def compare(
         print_json(found.model_dump(mode="json"))
     elif format is CompareFormat.TEXT:
         for table in _make_tables(found):
-            make_data_console().print(table)
+            print_table(table)
     else:
         from api.reports.comparison_tables import PaperFormat, render_table
 

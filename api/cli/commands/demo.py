@@ -92,10 +92,10 @@ def _run(job: JobHandle, format: Format) -> bool:
     """Show a job until it ends, then print its rounds; return whether it succeeded."""
     from api.cli.display import (
         format_end,
-        make_data_console,
         make_rounds_table,
         print_json,
         print_message,
+        print_table,
     )
     from api.cli.job_progress import follow_job, open_live_view
 
@@ -113,7 +113,7 @@ def _run(job: JobHandle, format: Format) -> bool:
         records = [record.model_dump(mode="json") for record in rounds]
         print_json({"job": job.job.model_dump(mode="json"), "rounds": records})
     else:
-        make_data_console().print(make_rounds_table(rounds))
+        print_table(make_rounds_table(rounds))
     accuracy = job.job.last_metrics.get("global_accuracy")
     reached = f" with a global accuracy of {accuracy:.4f}" if isinstance(accuracy, float) else ""
     print_message(f"job {job.id} {format_end(job.job, reached)}")

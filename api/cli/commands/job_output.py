@@ -129,13 +129,13 @@ def rounds(
     url: UrlOption = None,
 ) -> None:
     """Print the round records of a job."""
-    from api.cli.display import make_data_console, make_rounds_table, print_json, print_line
+    from api.cli.display import make_rounds_table, print_json, print_line, print_table
     from api.sdk.round_table import format_csv, list_columns
 
     with connect(url) as client:
         records = client.job(job).rounds()
     if format is RoundsFormat.TEXT:
-        make_data_console().print(make_rounds_table(records))
+        print_table(make_rounds_table(records))
     elif format is RoundsFormat.CSV:
         sys.stdout.writelines(format_csv(list_columns(records), records))
     elif format is RoundsFormat.JSON:
@@ -176,7 +176,7 @@ def artifacts(
 
 
 def _list_artifacts(handle: JobHandle, format: Format) -> None:
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
+    from api.cli.display import make_plain_text, make_table, print_json, print_table
     from api.reports.formatting import format_bytes
 
     found = handle.artifacts()
@@ -191,7 +191,7 @@ def _list_artifacts(handle: JobHandle, format: Format) -> None:
         )
         for each in found
     )
-    make_data_console().print(make_table(("artifact", "size", "description"), rows, numbers=("size",)))
+    print_table(make_table(("artifact", "size", "description"), rows, numbers=("size",)))
 
 
 def register(app: typer.Typer) -> None:

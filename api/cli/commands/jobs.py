@@ -139,12 +139,12 @@ def list_jobs(
 
 
 def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
-    from api.cli.display import make_data_console, make_jobs_table, print_json
+    from api.cli.display import make_jobs_table, print_json, print_table
 
     if format is Format.JSON:
         print_json([job.model_dump(mode="json") for job in jobs])
     else:
-        make_data_console().print(make_jobs_table(jobs))
+        print_table(make_jobs_table(jobs), unbroken=("id", "state"))
 
 
 def show(job: JobArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:

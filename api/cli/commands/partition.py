@@ -26,7 +26,14 @@ def partition(
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Make the partition of a spec and show how many examples and classes each client has."""
-    from api.cli.display import make_data_console, make_plain_text, print_json, print_message, show_waiting
+    from api.cli.display import (
+        make_data_console,
+        make_plain_text,
+        print_json,
+        print_message,
+        print_table,
+        show_waiting,
+    )
     from jobs.settings import Settings
     from jobs.spec import read_spec
     from jobs.spec.resolve import parse_spec_and_names
@@ -44,7 +51,7 @@ def partition(
         print_json(report.document())
         return
     make_data_console().print(make_plain_text(report.title()))
-    make_data_console().print(_table(report))
+    print_table(_table(report))
     for note in report.notes:
         print_message(f"note: {note}")
 

@@ -84,7 +84,7 @@ def _plan_sweep(file: str, sets: Sequence[str], seconds: float, format: Format) 
         )
         for cell in found.cells
     ]
-    display.make_data_console().print(display.make_table(heads, rows, numbers=heads[-4:]))
+    display.print_table(display.make_table(heads, rows, numbers=heads[-4:]))
     whole = format_duration(found.seconds)
     display.print_message(f"{found.runs} runs take {whole} in all, at most {found.at_once} side by side")
 

@@ -63,7 +63,7 @@ def reproduce(
     Finished runs are kept: run it again to continue. --report writes a page for each paper. A table whose
     values a search chooses makes the runs of the search first.
     """
-    from api.cli.display import make_data_console, print_json, print_message
+    from api.cli.display import print_json, print_message, print_table
     from jobs.grid.search import choose_values, load_search
 
     if report:
@@ -79,7 +79,7 @@ def reproduce(
         if format is Format.JSON:
             print_json(listed)
         else:
-            make_data_console().print(_draw_list(listed))
+            print_table(_draw_list(listed))
         return
     table, out = _read_table(name, scale, seeds), make_folder(out)
     search = load_search(table)
@@ -192,7 +192,7 @@ def _draw_list(listed: list[dict[str, Any]]) -> Any:
 
 def _print_claims(table: Table, name: str, out: Path, format: Format) -> None:
     """Print the verdicts on the claims of a table; `name` is the word by which it was asked for."""
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_json, print_message
+    from api.cli.display import make_plain_text, make_table, print_json, print_message, print_table
     from jobs.grid.journal import Journal
     from jobs.grid.verdicts import judge_claims
 
@@ -209,7 +209,7 @@ def _print_claims(table: Table, name: str, out: Path, format: Format) -> None:
         for verdict in verdicts
     )
     if verdicts:
-        make_data_console().print(make_table(heads, rows))
+        print_table(make_table(heads, rows))
         for line in _explain_verdicts(table, verdicts):
             print_message(line)
     print_message(

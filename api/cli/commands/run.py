@@ -18,7 +18,7 @@ from api.cli.commands.options import (
     TrackOption,
     make_folder,
 )
-from api.cli.interruption import SignalHandler, Terminated
+from api.cli.interruption import SignalHandler, Terminated, discard_output
 from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run a spec on this machine, without the service."""
     from api.cli.debug_run import check_debug_options
-    from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
+    from api.cli.display import make_rounds_table, print_json, print_message, print_table
     from api.cli.run_folder import RunFolder, make_run_document, write_run_files
     from fedsim.engine.faults import parse_chaos
     from jobs.spec import read_spec
@@ -89,7 +89,7 @@ def run(
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
-        make_data_console().print(make_rounds_table(result.records))
+        print_table(make_rounds_table(result.records))
 
 
 def _open_trackers(names: list[str] | None, spec: JobSpec, folder: RunFolder | None) -> Trackers:
@@ -119,9 +119,12 @@ def _report_stop(folder: RunFolder | None, trackers: Trackers) -> Iterator[None]
 
     try:
         yield
-    except (KeyboardInterrupt, Terminated):
+    except (KeyboardInterrupt, Terminated, BrokenPipeError) as stop:
         print_message(describe_stop(folder))
         trackers.end("KILLED")
+        if isinstance(stop, BrokenPipeError):  # nobody reads the rounds any more: the run has not ended
+            discard_output()
+            raise Terminated from stop
         raise
     except Exception:
         trackers.end("FAILED")

@@ -35,7 +35,7 @@ def sweep(
     Run again: submits only the missing runs.
     """
     from api.cli.commands.connection import connect
-    from api.cli.display import make_data_console, print_json, print_message, show_waiting
+    from api.cli.display import print_json, print_message, print_table, show_waiting
     from jobs.spec.sweep import read_sweep
 
     grid = read_sweep(file, sets or ())
@@ -55,7 +55,7 @@ def sweep(
     if format is Format.JSON:
         print_json(handle.document())
     else:
-        make_data_console().print(_table(handle))
+        print_table(_table(handle))
     for line in _describe_failures(handle):
         print_message(line)
     if handle.succeeded and len(handle.cells()) > 1:

@@ -138,8 +138,9 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         found = parse_text(path.expanduser().read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"--spaces {str(path)!r} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise SettingsError(f"--spaces {str(path)!r} cannot be read: {reason}") from error
     if not isinstance(found, dict):
         raise SettingsError(
             f"--spaces {str(path)!r} is no mapping", "write one line for each field: local.lr: log:0.001..1"
@@ -182,12 +183,12 @@ def _make_document(result: TuneResult) -> dict[str, Any]:
 
 
 def _print_result(result: TuneResult, out: Path) -> None:
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_message
+    from api.cli.display import make_plain_text, make_table, print_message, print_table
     from fedsim.learning_tasks.metrics import main_metric_names
 
     heads, rows = result.list_rows()
     shown = [[*map(make_plain_text, row)] for row in rows[:MOST_ROWS]]
-    make_data_console().print(make_table(heads, shown, numbers=heads))
+    print_table(make_table(heads, shown, numbers=heads))
     if len(rows) > MOST_ROWS:
         print_message(f"and {len(rows) - MOST_ROWS} more; --format json has all")
     full = len(result.trials) * result.search.rungs[-1]

@@ -160,6 +160,7 @@ function parse(text) {
   const rows = lines.map((line) => ({ client: line[at("client")], tests: Number(line[at("tests")]), read: Number(line[at(column(kind))]), kind }));
   const sign = isLowerBetter(kind) ? -1 : 1;
   return rows.filter(({ tests }) => tests > 0).map((row) => ({ ...row, value: kind === "accuracy" ? row.read / row.tests : row.read }))
+    .filter(({ value }) => Number.isFinite(value)) // a client with one class has no AUROC
     .sort((a, b) => sign * (a.value - b.value));
 }
 
@@ -168,7 +169,7 @@ function drawScores(rows, names) {
   const kind = rows[0]?.kind ?? "accuracy";
   const write = (value) => measure(kind, value);
   const trace = {
-    type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ value }) => value), text: rows.map(({ client, read, tests }) => `${labelClient(client, names)}: ${kind === "accuracy" ? `${count(read)} of ${count(tests)} test examples correct` : `${count(tests)} test examples`}`),
+    type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ value }) => value), text: rows.map(({ client, read, tests }) => `${labelClient(client, names)}: ${kind === "accuracy" ? `${count(read)} of ${count(tests)} predictions correct` : `${count(tests)} predictions`}`),
     textposition: "none", marker: { color: rows.map((_, place) => (place < worst ? colour("--bad") : curveColour(0))) },
     hovertemplate: "%{text}, %{y:.4f}<extra></extra>",
   };

@@ -179,7 +179,12 @@ class Comparison {
     this.picker.show(groups.map(({ name, members }) => ({ name, members: members.map((id) => ({ job: this.jobs.get(id) })) })));
     this.groups = groups.filter(({ runs }) => runs.length);
     [this.charted, this.figures].forEach((section) => show(section, this.groups.length > 0));
-    if (!found) return;
+    if (!found) {
+      show(this.parallel.root, false);
+      show(this.different, false);
+      this.remarks.replaceChildren();
+      return;
+    }
     offer(this.metrics, [...new Set([found.metric, ...found.metrics])].map((name) => [name, formatMetricName(name)]), found.metric);
     const hasDevices = AXES[this.along].needsDevices || this.groups.some(({ clock }) => clock);
     offer(this.axes, listAxes(hasDevices).map(([key, { name }]) => [key, name]), this.along);

@@ -55,10 +55,11 @@ export function open(root, { query, signal }) {
     refresh().catch(() => {});
   }
 
-  function turn(step) {
-    if (step < 0) tokens.pop();
-    else tokens.push(next);
-    refresh().then(() => window.scrollTo(0, 0), () => {});
+  // A button ignores clicks until its promise ends, so that a page is turned once.
+  async function turn(step) {
+    if (step < 0 && tokens.length > 1) tokens.pop();
+    else if (step > 0) tokens.push(next);
+    await refresh().then(() => window.scrollTo(0, 0), () => {});
   }
 
   function choose(id, wanted) {

@@ -265,7 +265,9 @@ class NewJob {
       notice(number > 1 ? `${number} jobs are queued` : `${jobs[0].name} is queued`);
       location.hash = number > 1 ? `#/jobs?${new URLSearchParams({ label: `group=${planned.group}` })}` : `#/jobs/${jobs[0].id}`;
     } catch (error) {
+      const done = this.submission.countSent(bodies);
       if (!this.signal.aborted) this.tellBreak(error, runs, bodies);
+      else if (done) notice(`${done} of ${number} jobs were submitted before you left the form`, true);
     }
   }
 

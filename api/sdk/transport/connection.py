@@ -199,13 +199,16 @@ class Attempts:
         """Give the seconds to wait after an attempt without an answer.
 
         Raises:
-            Unreachable: it was the last attempt.
+            Unreachable: it was the last attempt, or a service that hangs has already taken minutes.
         """
-        if not self._left:
+        took = time.monotonic() - self._began
+        if not self._left or (took > LONG_ATTEMPT and isinstance(error, httpx.ReadTimeout)):
             hint = "start one with `fedsim serve`, or name another: FEDSIM_URL, --url, or FedSimClient(url)"
             reason = str(error) or type(error).__name__
             raise Unreachable(f"no service answers at {self.url}: {reason}", hint) from error
-        return self._left.pop(0)
+        pause = self._left.pop(0)
+        self._began += pause
+        return pause
 
     def pause_after_refusal(self, response: httpx.Response) -> float:
         """Give the seconds to wait after a refusal, at least its `Retry-After`.

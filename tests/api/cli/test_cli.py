@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,8 +15,10 @@ from typing import get_args
 
 import pytest
 import typer
+from rich.console import Console
 from safetensors import safe_open
 
+from api.cli import display
 from api.cli import main as cli
 from api.cli.algorithm_table import make_algorithms_table
 from api.cli.commands.catalogue import _describe_stacking
@@ -52,6 +56,35 @@ def test_help_names_every_command_and_loads_nothing_slow() -> None:
         assert f" {command} " in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "ray", "httpx", "pydantic", "sqlalchemy", "fastapi", "numpy"}
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    for words in (["schema"], ["algorithms"], ["presets", "--format", "json"]):
+        with subprocess.Popen(
+            [sys.executable, "-m", "api.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.wait(120) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+
+def test_a_terminal_without_a_sign_shows_another() -> None:
+    code = "import sys; from api.cli import main; main._run = lambda: print('\u2212 0.3'); main.main()"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "? 0.3\n")
+
+
+def test_a_narrow_terminal_breaks_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Console(width=40, file=io.StringIO())
+    monkeypatch.setattr(display, "make_data_console", lambda: drawn)
+    cells = ("k3v9a7xq2", "a name that may be broken", "200/200", "0.2284")
+    table = display.make_table(("id", "name", "round", "score"), [cells], numbers=("round", "score"))
+    display.print_table(table, unbroken=("id",))
+    line = next(line for line in drawn.file.getvalue().splitlines() if "k3v9" in line)
+    assert all(cell in line for cell in (cells[0], *cells[2:]))
 
 
 def test_bad_arguments_are_exit_2(fedsim: Fedsim) -> None:

@@ -43,8 +43,11 @@ def test_tune_writes_the_best_spec_and_its_run(tmp_path: Path) -> None:
         ([*VALIDATED, "--space", "local.lr"], "PATH=SPACE"),
         ([*VALIDATED], "names no field"),
         ([*VALIDATED, "--spaces", "no-such-file.yaml"], "cannot be read"),
+        ([*VALIDATED, "--spaces", "LATIN"], "cannot be read: it is no UTF-8"),
     ],
 )
 def test_a_mistake_is_explained(words: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"local.lr: \xff")
+    words = [word.replace("LATIN", str(tmp_path / "latin.yaml")) for word in words]
     with pytest.raises(FedsimError, match=message):
         tune(*words, "--out", str(tmp_path / "out"))

@@ -133,6 +133,11 @@ def test_runs_without_the_same_rounds_scores_or_seeds() -> None:
     assert any(note.startswith("No seed in common with kdia") for note in several.notes)
 
 
+def test_a_name_that_all_runs_share_keeps_its_digits() -> None:
+    runs = [ComparedRun(str(seed), "kdia-cifar10", [], {"seed": seed, "rounds": 3}) for seed in (1, 2)]
+    assert compare_runs(runs).groups[0].title.startswith("kdia-cifar10 (")
+
+
 def test_a_group_counts_complete_runs_and_each_seed_once() -> None:
     whole = [run("fedavg", seed, [0.5, 0.6, 0.7]) for seed in (1, 2)]
     failed = run("fedavg", 3, [0.5])._replace(state="FAILED")

@@ -159,6 +159,15 @@ def test_long_lists_come_in_pages(browser: Browser, tmp_path: Path) -> None:
         assert browser.visible(row(jobs[0].id))
         browser.click("#page-back")
         until(lambda: browser.visible(row(jobs[-1].id)))
+        # Of two quick clicks the second one is ignored.
+        browser.script("for (const _ of [1, 2]) document.querySelector('#page-on').click()")
+        until(lambda: browser.count("#job-table tbody tr") == 3)
+        browser.script("for (const _ of [1, 2]) document.querySelector('#page-back').click()")
+        until(lambda: browser.visible(row(jobs[-1].id)))
+        browser.click("#page-on")
+        until(lambda: browser.visible(row(jobs[0].id)))
+        browser.click("#page-back")
+        until(lambda: browser.visible(row(jobs[-1].id)))
         assert browser.leave() == []
 
 

@@ -180,6 +180,21 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     assert all("status of 404" in error for error in browser.errors())
 
 
+def test_removed_jobs_leave_nothing_behind(browser: Browser, service: RunningService) -> None:
+    one, two = service.ended(name="one"), service.ended(name="two", local={"lr": 0.2})
+    compared(browser, service, one, two)
+    section = '[aria-labelledby="differences-head"]'
+    until(lambda: browser.visible(section))
+    for left in (1, 0):
+        browser.script("""document.querySelector('[aria-label^="Remove"]').click()""")
+        until(lambda left=left: browser.count('[aria-label^="Remove"]') == left)
+    until(lambda: "Select jobs" in browser.text("#compare-note"))
+    assert not browser.visible(section)
+    browser.open(f"{service.url}/#/jobs/%")
+    until(lambda: "%" in browser.text("main"))
+    assert all("status of 404" in error for error in browser.errors())
+
+
 def test_a_baseline_and_a_metric_that_the_jobs_lack_are_told(
     browser: Browser, service: RunningService
 ) -> None:

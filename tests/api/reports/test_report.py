@@ -207,7 +207,7 @@ def test_a_name_with_a_link_is_no_link_on_the_page(browser: Browser, service: Ru
     until(
         lambda: (
             browser.script("return document.getElementById('client-scores').data?.[0].text[0]")
-            == "west (client 1): 1 of 4 test examples correct"
+            == "west (client 1): 1 of 4 predictions correct"
         )
     )
 
@@ -216,6 +216,9 @@ def test_each_clients_own_model_is_drawn() -> None:
     (clients,) = make_clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
     assert clients.curves == [("personal model", [1.0, 2.0], [0.25, 0.75])]
     assert make_clients_figure("") == []
+    # A client with one class has no AUROC.
+    (clients,) = make_clients_figure("client,tests,auroc,loss\n0,4,0.7,1\n1,4,nan,1\n2,4,0.6,1\n3,4,nan,1\n")
+    assert clients.curves == [("personal model", [1.0, 2.0], [0.6, 0.7])]
 
 
 @NEEDS_CHROMIUM

@@ -64,10 +64,11 @@ def test_work_that_took_long_is_not_asked_for_again(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "LONG_ATTEMPT", -1.0)
-    client, asked = answering(503, {"api": "v1"})
-    with pytest.raises(ServiceError):
-        client.version()
-    assert len(asked) == 1
+    for failure, kind in ((503, ServiceError), (httpx.ReadTimeout("late"), Unreachable)):
+        client, asked = answering(failure, {"api": "v1"})
+        with pytest.raises(kind):
+            client.version()
+        assert len(asked) == 1
 
 
 def test_a_service_that_says_when_to_come_back_is_obeyed(
