@@ -40,7 +40,7 @@ def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
         yield
         return
     wanted, before = "tf32" if precision == "tf32" else "ieee", _flags()
-    _set_flags(wanted, wanted, deterministic=True)
+    _set_flags(wanted, wanted, wanted, deterministic=True)
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -48,16 +48,20 @@ def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
         _set_flags(*before)
 
 
-def _flags() -> tuple[str, str, bool]:
+def _flags() -> tuple[str, str, str, bool]:
     cuda: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    return cuda.fp32_precision, cudnn.conv.fp32_precision, cudnn.deterministic
+    return cuda.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.deterministic
 
 
-def _set_flags(products: str, convolutions: str, deterministic: bool) -> None:
+def _set_flags(products: str, convolutions: str, recurrent: str, deterministic: bool) -> None:
+    cuda: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    torch.backends.cuda.matmul.fp32_precision = products
-    cudnn.conv.fp32_precision, cudnn.deterministic = convolutions, deterministic
+    # First by the older names: torch refuses to read them if they say something else.
+    cuda.allow_tf32, cudnn.allow_tf32 = products == "tf32", "tf32" in (convolutions, recurrent)
+    cuda.fp32_precision = products
+    cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = convolutions, recurrent
+    cudnn.deterministic = deterministic
 
 
 def lower_precision(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ from fedsim.base.tree import Tree
 from fedsim.clients.sampling import Positions, draw_apart, draw_batches
 from fedsim.core import Algorithm, Batch, ClientTask, Context, Pacing, RunSettings
 from fedsim.core.capabilities import BatchPacing, HeldOutExamples, RoundNoise, StepNoise, capability
-from fedsim.core.public_set import AT_ONCE, PublicSet
+from fedsim.core.public_set import PublicSet
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.partition import Partition
 from fedsim.learning_tasks.learning_task import Scorer
@@ -280,9 +280,10 @@ class LoadedExamples:
         return None if every is None else every[self.rows]
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all examples, `AT_ONCE` at a time; see `ClientExamples`."""
-        for start in range(0, len(self.rows), AT_ONCE):
-            yield self.loader.load_batch(self.rows[start : start + AT_ONCE])
+        """Yield all examples, `scored_at_once` at a time; see `ClientExamples`."""
+        size = self.loader.population.dataset.scored_at_once
+        for start in range(0, len(self.rows), size):
+            yield self.loader.load_batch(self.rows[start : start + size])
 
 
 class LoadedBatches:

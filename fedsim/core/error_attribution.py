@@ -12,7 +12,10 @@ import torch
 
 from fedsim.errors import ClientFailed, FedsimError, MethodFailed, OutOfMemory
 
-MEMORY_MARKS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+MEMORY_MARKS = (
+    *("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED"),
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # there is no memory for cuBLAS itself
+)
 """Texts in the `RuntimeError`s of torch that mean that memory ran out."""
 
 FOREIGN = (

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from fedsim.base import rng, tree
 from fedsim.core.batches import Batch
-
-AT_ONCE = 250
-"""Batch size of forward passes without training: so small that activations stay in the CPU cache."""
+from fedsim.data.dataset import AT_ONCE
 
 ROWS = "rows"
 """Key in `Batch.noise` of a public batch: the positions of its examples in the set, int64 `[batch]`."""
@@ -112,7 +110,8 @@ class PublicBatches:
         return len(self.rows)
 
     def __getitem__(self, step: int) -> Batch:
-        return self.public.make_batch(torch.from_numpy(self.rows[step]).to(self.public.y.device))
+        rows = tree.send_to_device(torch.from_numpy(self.rows[step]), self.public.y.device)
+        return self.public.make_batch(rows)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(len(self)))

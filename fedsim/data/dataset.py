@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,12 @@ from fedsim.base import tree
 from fedsim.errors import DataError
 from fedsim.learning_tasks.learning_task import UNKNOWN, LearningTask
 from fedsim.learning_tasks.tasks import AS_THEY_ARE, CLASS_TASKS, LEARNING_TASKS, Regression, TargetScale
+
+AT_ONCE = 250
+"""Batch size of forward passes without training: so small that activations stay in the CPU cache."""
+
+MOST_OUTPUTS = 2**26
+"""The most outputs of such a batch, unless one example has more."""
 
 Array: TypeAlias = NDArray[Any]
 Indices: TypeAlias = NDArray[np.int64]
@@ -176,6 +183,15 @@ class Dataset:
         if self.task == "regression":
             return Regression(self.num_classes, self.targets)
         return LEARNING_TASKS[self.task](self.num_classes)
+
+    @property
+    def scored_at_once(self) -> int:
+        """The batch size of forward passes without training.
+
+        It is smaller for large outputs, such as those of a language model: to score 2^26 of them takes 2 GB.
+        """
+        outputs = math.prod(self.learning_task.output_shape(self.input_shape))
+        return max(1, min(AT_ONCE, MOST_OUTPUTS // max(1, outputs)))
 
     def partition_labels(self, test: bool = False) -> tuple[Array, int]:
         """Return the class labels by which examples can be dealt and counted, and the number of classes.

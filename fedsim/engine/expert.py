@@ -23,7 +23,6 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core.local_training import LocalTraining
-from fedsim.core.public_set import AT_ONCE
 from fedsim.core.run_settings import RunSettings
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Dataset
@@ -99,7 +98,8 @@ def _score(metrics: Any) -> str:
 @torch.inference_mode()
 def _losses(data: Dataset, net: Net, params: Params) -> Losses:
     x, y = tree.wrap_array(data.train.x), tree.wrap_array(data.train.y)
-    parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
+    size = data.scored_at_once
+    parts = zip(torch.split(x, size), torch.split(y, size), strict=True)
     laid_out, losses = tree.map(tree.to_channels_last, params), data.learning_task.example_losses
     with one_thread():
         found = [losses(net(laid_out, tree.to_channels_last(data.normalise(a))), b) for a, b in parts]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
+
 from fedsim.base import tree
 from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
@@ -95,7 +97,7 @@ class SerialPool:
         result, new_states = self._to_cpu(
             *self._train_halving_stacks(ctx, cohort, self._to_client_device(broadcasts), instructions)
         )
-        self._client_states.update(new_states)
+        self._client_states.update(self._separate_states(new_states))
         down = measure_bytes_down(algorithm, ctx, broadcasts, instructions)
         engine = {"pool": self.name, "width": self.stack_size, "actors": 0, "restarts": 0}
         return combine_results(algorithm, ctx, [result], cohort, down, engine, self._states_digest)
@@ -130,6 +132,10 @@ class SerialPool:
                 )
             except StackTooLarge:
                 self.stack_size = halve_stack_size(self.stack_size)
+
+    def _separate_states(self, new_states: Mapping[int, Tree]) -> Mapping[int, Tree]:
+        """Return the states as they are kept until the next round."""
+        return new_states
 
     def _to_client_device(self, message: Tree) -> Tree:
         """Copy the server's message from the CPU to the device of the clients."""
@@ -248,6 +254,14 @@ class StackedPool(SerialPool):
             )
         super().__init__(algorithm, population, device, faults)
         self.stack_size, self.worker.recorder = stack_size, recorder
+
+    def _separate_states(self, new_states: Mapping[int, Tree]) -> Mapping[int, Tree]:
+        """Return copies, so that no two clients share a tensor, as on Ray and after a restart.
+
+        A stack computes with a shared tensor in another way than with one for each client, and with other
+        last bits.
+        """
+        return {client: tree.map(torch.clone, kept) for client, kept in new_states.items()}
 
 
 def stack_size_by_model(nets: Sequence[Net], stack_size: int) -> Callable[[int], int]:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from fedsim.core.error_attribution import attribute_client_error, format_error
+from fedsim.core.error_attribution import attribute_client_error, format_error, is_out_of_memory
 from fedsim.engine.faults import Faults
 from fedsim.errors import StackTooLarge
 
@@ -56,6 +56,9 @@ def attempt_with_retries(
         except StackTooLarge:
             raise
         except Exception as error:
+            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+                # Such as a class outside of a loss's range: all later work of this process on the GPU fails.
+                raise attribute_client_error(client, stage, error) from error
             # Whoever kept the error would keep its frames, and with them the memory that ran out.
             reason = format_error(error)
             if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:

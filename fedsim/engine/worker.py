@@ -6,7 +6,7 @@ Every pool consists of one or more workers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 
@@ -24,7 +24,6 @@ from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Score
 from fedsim.core.capabilities import UpdatePostprocessing, capability
 from fedsim.core.client_task import Lockstep
 from fedsim.core.error_attribution import attribute_server_errors
-from fedsim.core.public_set import AT_ONCE
 from fedsim.data.dataset import Examples
 from fedsim.engine.blocks import Block, Node, TreeSum
 from fedsim.engine.faults import DEFAULT, Faults, should_fail_client
@@ -144,14 +143,23 @@ class Worker:
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
                 why_not = ctx.for_client(block[0]).net.unstackable
-                for client, attempt in train_at_once(block, stack_size, why_not, train_client, notes):
-                    sums = add_sums(sums, result.add_client(client, attempt))
-                    if self.algorithm.stateful and attempt.value is not None:
-                        new_states[client] = attempt.value.client_state
+                with self._seed_stack(ctx, block, stack_size):
+                    for client, attempt in train_at_once(block, stack_size, why_not, train_client, notes):
+                        sums = add_sums(sums, result.add_client(client, attempt))
+                        if self.algorithm.stateful and attempt.value is not None:
+                            new_states[client] = attempt.value.client_state
                 summed.add_node(Node(0, number), sums)
         result.nodes, result.stacking = summed.nodes, StackingNotes(notes.stacked, notes.unstacked)
         result.seconds = perf_counter() - began
         return result, new_states
+
+    def _seed_stack(
+        self, ctx: Context, block: Sequence[int], stack_size: int
+    ) -> AbstractContextManager[None]:
+        """Seed torch's generator for an algorithm that draws from it: the clients of a stack share it."""
+        if stack_size == 1:
+            return nullcontext()
+        return rng.torch_stream(ctx.seed, "stack", ctx.round, block[0])
 
     def _try_client(
         self,
@@ -185,7 +193,7 @@ class Worker:
         client_state: Tree | None,
         lockstep: Lockstep | None,
     ) -> tuple[ClientTask, ClientUpdate]:
-        # Also for an algorithm that draws from torch's generator. The clients of a stack share one generator.
+        # Also for an algorithm that draws from torch's generator; in a stack, `_seed_stack` seeds it.
         is_seeded = ctx.net.stochastic or lockstep is None
         random = rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if is_seeded else nullcontext()
         with random:
@@ -208,7 +216,12 @@ class Worker:
         check_update(self.algorithm, update)
         weight = self.algorithm.weigh_client(ctx, task)
         metrics = {name: float(value) for name, value in update.metrics.items()}
+        # What waits for the end of the span waits in the memory of the host.
+        home = torch.device("cpu")
         entries = select_gathered(self.algorithm, update)
+        if self.device != home:
+            entries = {name: tree.map(lambda leaf: leaf.to(home), each) for name, each in entries.items()}
+            update = update._replace(client_state=tree.map(lambda leaf: leaf.to(home), update.client_state))
         state_digest = client_state_digest(client, update.client_state) if self.algorithm.stateful else None
         sums = make_client_sums(self.algorithm, ctx, update, weight, known_sizes)
         bytes_up = sum(sums.bytes_up.values())
@@ -234,7 +247,8 @@ class Worker:
         """
         ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.to_channels_last, models)
-        parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
+        size = self.population.dataset.scored_at_once
+        parts = zip(torch.split(x, size), torch.split(y, size), strict=True)
         with one_thread(), use_precision("float32", self.device):
             return sum_scores(
                 self._name_scores(

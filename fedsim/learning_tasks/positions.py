@@ -50,11 +50,14 @@ class PositionClasses(LearningTask):
 
     def score(self, outputs: Tensor, y: Tensor) -> Score:
         """Return the correct positions, the summed cross-entropy and the number of known positions."""
-        loss = F.cross_entropy(
-            self.classes_second(outputs).double(), y, reduction="sum", ignore_index=UNKNOWN
+        # On a GPU, torch's own sum adds in another order each time.
+        reduction = "sum" if outputs.device.type == "cpu" else "none"
+        losses = F.cross_entropy(
+            self.classes_second(outputs).double(), y, reduction=reduction, ignore_index=UNKNOWN
         )
         known = y != UNKNOWN
-        return Score(int(self.mark_correct(outputs, y)[known].sum()), float(loss), int(known.sum()))
+        correct = self.mark_correct(outputs, y)[known].sum()
+        return Score(int(correct), float(losses.sum()), int(known.sum()))
 
     def mark_correct(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Mark the correct positions, bool of the labels' shape; an unknown class is not one of them."""

@@ -15,6 +15,9 @@ from fedsim.training.local_loop import LocalLoop, TrainedModel
 
 STACK_HINT = "set resources.stack to a smaller number"
 
+NO_WORKSPACE = "unable to find an engine"
+"""The error of cuDNN if no algorithm of a convolution fits into the memory."""
+
 SHOWN_CHARACTERS = 200
 """Characters of an error message in a round record, as the reason why loops ran one by one."""
 
@@ -76,7 +79,7 @@ def _run_stacked(group: Sequence[LocalLoop], notes: StackingNotes) -> Sequence[T
     try:
         outcomes = run_stacked_loop(group, notes.recorder)
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or NO_WORKSPACE in str(error):
             message = f"{len(group)} clients at once ran out of memory: {format_error(error)}"
             raise StackTooLarge(message, STACK_HINT) from error
         notes.unstacked[_first_line(error)] += len(group)

@@ -154,6 +154,7 @@ class _StackedLoop:
         drawn = [loop.task.batches for loop in self.loops]
         self.private = [each for each in drawn if isinstance(each, PrivateBatches)]
         self.batches: list[Batches] = [each.batches for each in self.private] or drawn
+        self.expected_sizes = self.total.new_tensor([each.expected_size for each in self.private])
         self.generators = [each.make_generator(self.total.device) for each in self.private]
 
     def run_step(self, step: int) -> None:
@@ -248,8 +249,7 @@ class _StackedLoop:
 
         every = vmap(sum_one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
         totals, sums = every(moving, *self.own, batch)
-        sizes = [each.expected_size for each in self.private[: self.active]]
-        return totals / totals.new_tensor(sizes), sums
+        return totals / self.expected_sizes[: self.active].to(totals.dtype), sums
 
     def _add_noise(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """Return the noisy means of the active clients; each draws the noise that it draws alone."""

@@ -218,11 +218,12 @@ def train_generator(
     adam = Adam(weights, moments, lr=schedule.lr, weight_decay=schedule.weight_decay)
     order, scalars = batches
     for step, labels in enumerate(order, start=1):
-        noise = torch.from_numpy(stream.standard_normal((len(labels), generator.noise), np.float32)).to(
-            device
-        )
-        wanted = torch.from_numpy(labels).to(device)
-        given = None if scalars is None else torch.from_numpy(scalars[step - 1]).to(device)
+        drawn = stream.standard_normal((len(labels), generator.noise), np.float32)
+        noise = tree.send_to_device(torch.from_numpy(drawn), device)
+        wanted = tree.send_to_device(torch.from_numpy(labels), device)
+        given = None
+        if scalars is not None:
+            given = tree.send_to_device(torch.from_numpy(scalars[step - 1]), device)
         with generator.net.training_mode():
             made = generator(params, noise, wanted, given)
         loss = critic(made, wanted) + diversity_loss(schedule.diversity, noise, made)

@@ -20,7 +20,6 @@ from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.core.public_set import AT_ONCE
 from fedsim.engine.retries import attempt_with_retries
 from fedsim.engine.worker import Worker, one_thread
 from fedsim.learning_tasks.learning_task import Scorer
@@ -198,9 +197,10 @@ def _score_model(worker: Worker, ctx: Context, client: int, model: Tree) -> dict
 def _score_on_rows(worker: Worker, ctx: Context, model: Tree, rows: Positions) -> Score:
     """Score a personal model on these examples of the test set."""
     personal, total = personal_models(worker.algorithm), NOTHING
+    size = worker.population.dataset.scored_at_once
     with torch.inference_mode():
-        for start in range(0, len(rows), AT_ONCE):
-            index = tree.wrap_array(rows[start : start + AT_ONCE])
+        for start in range(0, len(rows), size):
+            index = tree.wrap_array(rows[start : start + size])
             stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
             x = tree.to_channels_last(worker.population.dataset.normalise(stored))
             score = worker.population.scorer.score(personal.predict_personal(ctx, model, x), y)

@@ -119,5 +119,6 @@ def describe_ignored_fields(spec: JobSpec) -> str:
     if not names:
         return ""
     stack = spec.resources.stack
-    more = "; the digests are those of resources.stack: off" if isinstance(stack, int) and stack > 1 else ""
+    stacked = stack > 1 if isinstance(stack, int) else stack == "auto" and bool(used)
+    more = "; the digests are those of resources.stack: off" if stacked else ""
     return f"--debug runs without Ray and ignores {', '.join(names)}{more}"

@@ -84,7 +84,7 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
     scored_by: Literal["trained", "received"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eqs 6 and 12 after one visit; 38 examples are looked at sixteen at a time."""
-    monkeypatch.setattr("fedsim.clients.population.AT_ONCE", 16)
+    monkeypatch.setattr("fedsim.data.dataset.AT_ONCE", 16)
     method, population = FedCL(**LIGHT, scored_by=scored_by, average="all"), federation()
     ctx = population.context(0)
     state, pool = method.init_server_state(ctx), SerialPool(method, population)

@@ -81,7 +81,8 @@ def test_a_gpu_rounds_products_only_where_that_is_asked(precision: Any, products
     """torch by itself has convolutions in TF32; what it had is put back."""
     before = _flags()
     with use_precision(precision, torch.device("cuda")):
-        assert _flags() == (products, products, True)
+        assert _flags() == (products, products, products, True)
+        assert torch.backends.cudnn.allow_tf32 == (products == "tf32")  # torch refuses to read a mixture
     assert _flags() == before
 
 

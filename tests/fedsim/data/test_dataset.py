@@ -40,6 +40,14 @@ def test_labels_of_another_type_are_refused():
         Examples(np.zeros((2, 1), np.float32), np.zeros(2, np.int32))
 
 
+def test_large_outputs_are_scored_for_fewer_examples_at_once():
+    tokens = np.zeros((2, 128), np.int32)
+    part = Examples(tokens, tokens.astype(np.int64))
+    of_a_model = Dataset("own", part, part, 150_000, (128,), (), task="next_token", vocabulary=150_000)
+    assert of_a_model.scored_at_once == 2**26 // (128 * 150_000) == 3
+    assert Dataset("own", examples(), examples(), 3, (1, 2, 2), ("a", "b", "c")).scored_at_once == 250
+
+
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_a_class_out_of_range_is_named_with_its_place(wrong: int):
     bad = Examples(np.zeros((3, 1), np.float32), np.array([0, wrong, 1]))

@@ -96,6 +96,7 @@ def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -
                 work()
 
 
+@pytest.mark.usefixtures("unpinned")
 def test_a_generator_is_trained_where_the_server_is_told_to() -> None:
     """Classifiers, noise, weights and moments go to that device, and the state comes home again."""
     method, everybody = KDIA(**QUICK["kdia"]), population()

@@ -28,7 +28,7 @@ from fedsim.core.capabilities import (
 )
 from fedsim.engine.evaluation.personal_evaluation import evaluate_personal_models, personal_evaluation_work
 from fedsim.engine.faults import Chaos, Faults, parse_chaos, should_fail_client, should_kill_actor
-from fedsim.engine.pools import SerialPool
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.reduction import combine_results
 from fedsim.engine.server_messages import make_broadcasts, make_personal_instructions, measure_bytes_down
 from fedsim.engine.simulation import RoundResult, simulate
@@ -228,7 +228,16 @@ def test_random_numbers_of_torch_in_a_clients_code_are_those_of_the_seed() -> No
         def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> Any:
             return super().loss(ctx, task, params, batch) * torch.rand(())
 
+        def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Any:
+            update = super().make_update(ctx, task, trained)
+            noisy = tree.map(lambda value: value + torch.rand_like(value), update.upload["params"])
+            return update._replace(upload={"params": noisy})
+
     first, second = (run(Drawing(), federation(rounds=2), Faults())[-1].digest for _ in range(2))
+    assert first == second
+    population = federation(rounds=2)
+    pools = (StackedPool(Drawing(), population, 4) for _ in range(2))
+    first, second = (list(simulate(Drawing(), population, pool))[-1].digest for pool in pools)
     assert first == second
 
 
@@ -337,6 +346,18 @@ def test_trying_again_ends() -> None:
         run(Moody(failures=3), federation(rounds=1), RETRY)
     with pytest.raises(ClientFailed, match="client 4 failed in train: ZeroDivisionError"):
         run(Fragile(broken=(4,)), federation(rounds=1), RETRY)
+
+
+@pytest.mark.parametrize("policy", [RETRY, SKIP])
+def test_a_gpu_that_can_do_no_more_ends_the_run(policy: Faults) -> None:
+    """Every later client of the process would fail as well."""
+
+    class Asserting(FedAvg):
+        def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> torch.Tensor:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(ClientFailed, match="device-side assert"):
+        run(Asserting(), federation(rounds=1), policy)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import pytest
@@ -51,6 +51,25 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
     ((why, loops),) = found.engine["stacked"]["alone"].items()
     assert loops == 7
     assert "vmap" in why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(FedAvg):
+    """Every client keeps the server's own tensors."""
+
+    stateful: ClassVar[bool] = True
+
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
+        return super().make_update(ctx, task, trained)._replace(client_state=task.broadcast["params"])
+
+
+def test_no_two_clients_keep_one_tensor() -> None:
+    """A stack computes with a shared tensor in another way, and neither Ray nor a checkpoint shares one."""
+    population = small(rounds=1)
+    pool = StackedPool(Keeping(), population, 8)
+    run(Keeping(), population, pool)
+    kept = [state["head.weight"].data_ptr() for state in pool.client_states().values()]
+    assert len(set(kept)) == len(kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,12 +229,22 @@ def test_clients_that_fail_by_chance_are_tried_again() -> None:
     assert found.digest == run(FedAvg(), population, StackedPool(FedAvg(), population, 8))[0].digest
 
 
-def test_too_little_memory_halves_the_stack_size_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+    ],
+)
+def test_too_little_memory_halves_the_stack_size_and_loses_nothing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = _StackedLoop.run_step
 
     def limited(loop: _StackedLoop, step: int) -> None:
         if len(loop.loops) > 4 and step == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         whole(loop, step)
 
     population, algorithm = small(), quick("scaffold")
