@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from typing import Any, NoReturn
 
 import ray
@@ -128,17 +129,19 @@ class ActorGroup:
         self._join_arguments = (algorithm, population, faults, graphs)
         for slot in range(len(self.actors)):
             self._request_join(slot)
-        deaths = 0
+        # By slot: a node that dies takes all its actors with it, and Ray notices the loss of a node last.
+        deaths = Counter[int]()
         while self._pending_joins:
             slots = {reference: slot for slot, (reference, _) in self._pending_joins.items()}
             for reference in ray.wait(list(slots), num_returns=1, timeout=NODE_CHECK_SECONDS)[0]:
                 try:
                     self.record_join(slots[reference])
                 except ACTOR_DEATH_ERRORS as error:
-                    deaths += 1
-                    if deaths > faults.max_retries:
-                        raise make_death_error("workers died while they started", deaths, error) from error
-                    self.replace_actor(slots[reference], error)
+                    slot = slots[reference]
+                    deaths[slot] += 1
+                    if (times := deaths[slot]) > faults.max_retries:
+                        raise make_death_error("a worker died while it started", times, error) from error
+                    self.replace_actor(slot, error)
             self.check_actors_alive()
         return self.actor_infos
 

@@ -29,15 +29,17 @@ class ActorCall:
 
     Attributes:
         submit: makes the remote call.
+        take: is given the result as soon as it is there, and returns what to keep of it.
         slot: of the actor that has the call.
         references: the return values of the last remote call.
         deaths: how many actors died during this call.
         ended: whether the call has a result or an error.
-        value: the result.
+        value: the result, as `take` returns it.
         error: raised by the actor's code or by `submit`; `wait_for_results` raises it.
     """
 
     submit: Submit
+    take: Callable[[Any], Any] = lambda result: result
     slot: int = -1
     references: list[Any] = field(default_factory=list)
     deaths: int = 0
@@ -112,6 +114,7 @@ class CallQueue:
             self._calls_by_slot[call.slot] = 0
         else:
             del self._running[ready[0]]
+            call.references[0] = None  # Ray keeps a result for as long as there is a reference
             self._calls_by_slot[call.slot] -= 1
 
     def _start_waiting_calls(self) -> None:
@@ -142,7 +145,7 @@ class CallQueue:
             NodeLost, ObjectLost: if an argument or the result of the call is lost.
         """
         try:
-            call.value = ray.get(call.references[0])
+            call.value = call.take(ray.get(call.references[0]))
         except RayTaskError as error:
             call.error = unwrap_task_error(error, f"worker {call.slot}")
             if isinstance(call.error, ACTOR_DEATH_ERRORS):
@@ -164,9 +167,11 @@ class CallQueue:
             del self._running[reference]
             call.error = None
             try:
-                call.value, call.ended = ray.get(reference, timeout=0), True
+                result = ray.get(reference, timeout=0)
             except Exception:
                 lost.append(call)
+                continue
+            call.value, call.ended = call.take(result), True
         if lost:
             lost[0].deaths += 1
             if lost[0].deaths > self.max_retries:

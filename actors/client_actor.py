@@ -130,6 +130,10 @@ class ClientProcess:
             return sent
         return sent, *(tree.to_numpy(kept[client]) if client in kept else None for client in clients)
 
+    def keep_states(self, *client_states: Tree) -> Any:
+        """Return None and the states, each as a separate value that lies on this actor's node."""
+        return None, *client_states
+
     def score_shard(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
         """Score the deployed models on one shard of the test set."""
         worker = self._require_worker()

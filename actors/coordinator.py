@@ -6,8 +6,10 @@ end with it: after the coordinator's death only the checkpoints are left.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import ray
@@ -17,10 +19,12 @@ from actors.actor_group import ActorGroup
 from actors.device import acquire_device, describe_cpu_fallback
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy, ExperimentRun, Status
+from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy, ExperimentRun, Progress, Status
 from fedsim.clients.population import Population
+from fedsim.engine.blocks import count_blocks
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import DEFAULT, Faults
+from fedsim.engine.pools import stack_size_by_model
 from fedsim.engine.simulation import RoundResult
 
 
@@ -86,6 +90,16 @@ class CoordinatorProcess(ExperimentRun):
             yield Status(text)
         return pool
 
+    def run(self) -> Generator[Progress, None, None]:
+        """Run all rounds; see `ExperimentRun`. Warnings are statuses, because the log stays on the head."""
+        warnings = list[str]()
+        with collect_warnings(warnings):
+            # A loop, not `yield from`: a warning comes before the step that logged it.
+            for step in super().run():
+                while warnings:
+                    yield Status(f"warning: {warnings.pop(0)}")
+                yield step
+
     def release_resources(self) -> None:
         """End the workers."""
         if self._actor_group is not None:
@@ -100,7 +114,20 @@ class CoordinatorProcess(ExperimentRun):
     def _list_device_warnings(self, pool: RayPool) -> list[str]:
         server = [{"address": "the head", "name": self.device_share.name}]
         warnings = describe_cpu_fallback(pool.actor_infos), describe_cpu_fallback(server, "the server trains")
-        return [text for text in warnings if text]
+        return [text for text in (*warnings, self._describe_idle_workers(pool)) if text]
+
+    def _describe_idle_workers(self, pool: RayPool) -> str:
+        """Describe the workers that have no work in any round; "" if all have some."""
+        cohort, workers = self.experiment.updates_per_round, self.placement.workers
+        nets = pool.population.nets
+        sizes = list(map(stack_size_by_model(nets, pool.stack_size), range(len(nets))))
+        if (busy := count_blocks(range(cohort), sizes)) >= workers:
+            return ""
+        why, stack = f"{cohort} clients come to a round", ""
+        if max(sizes) > 1:
+            why, stack = f"up to {max(sizes)} of {cohort} clients train at once", ", or resources.stack: off"
+        idle = f"{workers - busy} of {workers} workers have no work"
+        return f"warning: {idle}, because {why}: resources.workers: {busy}{stack}"
 
     def get_pid(self) -> int:
         """Return the process id of this actor."""
@@ -108,3 +135,19 @@ class CoordinatorProcess(ExperimentRun):
 
 
 Coordinator = ray.remote(num_cpus=0)(CoordinatorProcess)
+
+
+@contextmanager
+def collect_warnings(found: list[str]) -> Iterator[None]:
+    """Add each warning that fedsim logs within the block to a list."""
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    logger, collector = logging.getLogger("fedsim"), Collector(logging.WARNING)
+    logger.addHandler(collector)
+    try:
+        yield
+    finally:
+        logger.removeHandler(collector)

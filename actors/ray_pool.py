@@ -25,7 +25,7 @@ from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.evaluation.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.engine.pools import halve_stack_size, stack_size_by_model
-from fedsim.engine.reduction import combine_results
+from fedsim.engine.reduction import SpanSums, combine_results
 from fedsim.engine.server_messages import (
     count_survey_traffic,
     list_deployed_models,
@@ -42,16 +42,20 @@ from fedsim.errors import StackTooLarge
 from fedsim.learning_tasks.score import sum_scores
 from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
+STATES_PER_CALL = 32
+"""Client states that one actor is given at a time after a restart: the head holds no more of them at once."""
+
 SHORT_ROUND_SECONDS = 0.02
 """A shorter round is sent as one message to each worker: there is little load to balance."""
 
 
 class _StartedRound(NamedTuple):
-    """A round that the actors work on: the blocks of each call, and the sum of the local steps."""
+    """A round that the actors work on: the blocks of each call, the local steps, and the sum of results."""
 
     blocks: list[Sequence[Block]]
     calls: list[ActorCall]
     steps: int
+    sums: SpanSums
 
 
 class RayPool:
@@ -109,9 +113,16 @@ class RayPool:
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._split_blocks(steps, most)]
-            calls = [ActorCall(self._make_train_call(algorithm, ctx, *part, sent, written)) for part in cuts]
+            sums = SpanSums(algorithm)
+            calls = [
+                ActorCall(
+                    self._make_train_call(algorithm, ctx, *part, sent, written),
+                    take=lambda result: sums.take(result.to_tensors()),
+                )
+                for part in cuts
+            ]
             self._calls.add(calls)
-            return _StartedRound([mine for _, mine in cuts], calls, sum(steps))
+            return _StartedRound([mine for _, mine in cuts], calls, sum(steps), sums)
 
         begun, down = begin_round(), measure_bytes_down(algorithm, ctx, broadcasts, instructions)
 
@@ -123,7 +134,14 @@ class RayPool:
                     new = zip(_flatten_blocks(mine), call.references[1:], strict=True)
                     self._client_states.update(entry for entry in new if entry[0] not in result.errors)
             return combine_results(
-                algorithm, ctx, results, cohort, down, self._describe_engine(), self._states_digest
+                algorithm,
+                ctx,
+                ended.sums,
+                results,
+                cohort,
+                down,
+                self._describe_engine(),
+                self._states_digest,
             )
 
         return finish_round
@@ -137,7 +155,7 @@ class RayPool:
         """
         while True:
             try:
-                return begun, [result.to_tensors() for result in self._calls.wait_for_results(begun.calls)]
+                return begun, self._calls.wait_for_results(begun.calls)
             except StackTooLarge:
                 self._calls.drop(begun.calls)
                 self.stack_size = halve_stack_size(self.stack_size)
@@ -268,9 +286,16 @@ class RayPool:
         return {client: tree.from_numpy(client_state) for client, client_state in found}
 
     def restore_client_states(self, client_states: Mapping[int, Tree]) -> None:
-        """Restore the states of these clients, as after a restart."""
-        for client, client_state in client_states.items():
-            self._client_states[client] = ray.put(tree.to_numpy(client_state))
+        """Restore the states of these clients, as after a restart, on the nodes of all actors in turn."""
+        clients = list(client_states)
+        parts = [
+            clients[start : start + STATES_PER_CALL] for start in range(0, len(clients), STATES_PER_CALL)
+        ]
+        calls = [ActorCall(_make_keep_call([client_states[client] for client in some])) for some in parts]
+        self._calls.add(calls)
+        self._calls.wait_for_results(calls)
+        for some, call in zip(parts, calls, strict=True):
+            self._client_states.update(zip(some, call.references[1:], strict=True))
         self._states_digest.update(client_state_digests(client_states))
 
     def drop_client_states(self) -> None:
@@ -281,6 +306,14 @@ class RayPool:
     def close(self) -> None:
         """End the actors, and give their resources back."""
         self.actor_group.close()
+
+
+def _make_keep_call(client_states: Sequence[Tree]) -> Submit:
+    def submit(actor: Any, _: int) -> list[Any]:
+        call = actor.keep_states.options(num_returns=1 + len(client_states))
+        return list(call.remote(*map(tree.to_numpy, client_states)))
+
+    return submit
 
 
 def _flatten_blocks(blocks: Sequence[Block]) -> list[int]:

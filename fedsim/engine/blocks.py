@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 MOST_BLOCKS = 1024
-"""Largest number of blocks per architecture; a sum along the tree then holds at most ten partial sums."""
+"""Largest number of blocks per architecture; a sum from left to right then holds at most ten partial sums."""
 
 Block: TypeAlias = tuple[int, ...]
 """Clients in one unit of work, all of one architecture and with similar amounts of work."""
@@ -144,29 +144,32 @@ def _subtree_end(upto: Sequence[int], start: int, share: float, most: int) -> in
 
 
 class TreeSum:
-    """A sum along the tree, given its nodes from left to right.
+    """A sum along the tree, given its nodes in any order.
 
     Args:
-        add: adds two values; None is an empty part, for which it returns the other.
-
-    Attributes:
-        nodes: (node, value) pairs that have no sibling to be added to yet, from left to right.
+        add: adds two values, the left one first; None is an empty part, for which it returns the other.
     """
 
     def __init__(self, add: Callable[[Any, Any], Any]) -> None:
         self.add = add
-        self.nodes: list[tuple[Node, Any]] = []
+        self._values: dict[Node, Any] = {}
 
     def add_node(self, node: Node, value: Any) -> None:
-        """Take the value of the next node; add siblings as soon as both are there."""
-        while node.place % 2 and self.nodes and self.nodes[-1][0] == (node.level, node.place - 1):
-            value = self.add(self.nodes.pop()[1], value)
+        """Take the value of a node; add siblings as soon as both are there."""
+        while (sibling := Node(node.level, node.place ^ 1)) in self._values:
+            other = self._values.pop(sibling)
+            value = self.add(other, value) if node.place % 2 else self.add(value, other)
             node = Node(node.level + 1, node.place // 2)
-        self.nodes.append((node, value))
+        self._values[node] = value
+
+    @property
+    def nodes(self) -> list[tuple[Node, Any]]:
+        """Return (node, value) pairs that have no sibling to be added to yet, from left to right."""
+        return sorted(self._values.items(), key=lambda entry: entry[0].place << entry[0].level)
 
     def total(self) -> Any:
         """Return the sum of all nodes; at the right edge, a node without a sibling is its parent."""
-        if not self.nodes:
+        if not self._values:
             return None
         *rest, (_, value) = self.nodes
         for _, left in reversed(rest):

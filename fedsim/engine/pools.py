@@ -22,7 +22,7 @@ from fedsim.engine.evaluation.personal_evaluation import (
     select_tested_clients,
 )
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.engine.reduction import combine_results
+from fedsim.engine.reduction import SpanSums, combine_results
 from fedsim.engine.server_messages import (
     count_survey_traffic,
     list_deployed_models,
@@ -100,7 +100,9 @@ class SerialPool:
         self._client_states.update(self._separate_states(new_states))
         down = measure_bytes_down(algorithm, ctx, broadcasts, instructions)
         engine = {"pool": self.name, "width": self.stack_size, "actors": 0, "restarts": 0}
-        return combine_results(algorithm, ctx, [result], cohort, down, engine, self._states_digest)
+        sums = SpanSums(algorithm)
+        rest = sums.take(result)
+        return combine_results(algorithm, ctx, sums, [rest], cohort, down, engine, self._states_digest)
 
     def _train_halving_stacks(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import nan
 from typing import Any
@@ -17,7 +18,7 @@ from fedsim.base.digest import ClientStatesDigest
 from fedsim.base.tree import Layout
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction
 from fedsim.core.error_attribution import attribute_server_errors
-from fedsim.engine.blocks import Node, TreeSum
+from fedsim.engine.blocks import TreeSum
 from fedsim.engine.server_messages import BytesDown
 from fedsim.engine.span_result import ClientOutcome, SpanResult, Sums, make_slot, merge_layouts
 from fedsim.errors import CohortFailed
@@ -32,36 +33,54 @@ def add_sums(a: Sums, b: Sums) -> Sums:
     return {**both, **{slot: value for slot, value in b.items() if slot not in a}}
 
 
+class SpanSums:
+    """The sum of a round, which grows as the results of spans arrive: few of them are in memory at once.
+
+    Args:
+        algorithm: named in errors.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.tree, self.layouts = TreeSum(add_sums), dict[str, Layout]()
+
+    def take(self, result: SpanResult) -> SpanResult:
+        """Add the sums of a span, in any order of the spans; return the rest of its result.
+
+        Raises:
+            MethodFailed: its payloads have other layouts than those of the spans before.
+        """
+        with attribute_server_errors(self.algorithm, "the sum of its uploads"):
+            merge_layouts(self.layouts, result.layouts)
+            for node, part in result.nodes:
+                self.tree.add_node(node, part)
+        return replace(result, nodes=[])
+
+
 def combine_results(
     algorithm: Algorithm,
     ctx: Context,
+    sums: SpanSums,
     results: Sequence[SpanResult],
     cohort: Sequence[int],
     down: BytesDown,
     engine: Mapping[str, Any],
     fingerprint: ClientStatesDigest,
 ) -> ReducedUpdates:
-    """Combine the results of all spans; the order in which they arrive does not matter.
+    """Combine the results of all spans.
 
     Args:
         algorithm: declares how each payload is reduced (`Algorithm.uploads`).
         ctx: the round's context.
-        results: the results of spans that together hold every block.
+        sums: has taken the results.
+        results: the rests of the results of spans that together hold every block.
         cohort: the round's clients, in order.
         down: bytes sent to the clients.
         engine: facts about the pool for the round's record, such as its name.
         fingerprint: the digest of the pool's client states; this function updates it.
-
-    Raises:
-        MethodFailed: the spans have payloads of different layouts.
     """
-    total, layouts, up = TreeSum(add_sums), dict[str, Layout](), Counter[str]()
+    up = Counter[str]()
     found: dict[int, ClientOutcome] = {}
-    with attribute_server_errors(algorithm, "the sum of its uploads"):
-        for result in results:
-            merge_layouts(layouts, result.layouts)
-    for node, part in sorted((n for result in results for n in result.nodes), key=_leftmost):
-        total.add_node(node, part)
     for result in results:
         up.update(result.bytes_up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
@@ -73,11 +92,11 @@ def combine_results(
     fingerprint.update(
         {outcome.client: outcome.state_digest for outcome in outcomes if outcome.state_digest is not None}
     )
-    sums: Any = total.total() or {}
+    total: Any = sums.tree.total() or {}
     payloads = {
         name: [outcome.gathered_payloads[name] for outcome in outcomes]
         if reduction is Reduction.GATHER
-        else _finish_payload(name, reduction, ctx, sums, layouts, outcomes)
+        else _finish_payload(name, reduction, ctx, total, sums.layouts, outcomes)
         for name, reduction in algorithm.uploads.items()
     }
     return ReducedUpdates(
@@ -136,11 +155,6 @@ def _make_failure_record(failures: Mapping[int, str], retries: int) -> dict[str,
     if retries:
         said["client_retries"] = retries
     return said
-
-
-def _leftmost(entry: tuple[Node, Sums]) -> int:
-    node = entry[0]
-    return node.place << node.level
 
 
 def _finish_payload(

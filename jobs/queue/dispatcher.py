@@ -124,8 +124,10 @@ class Dispatcher:
         return self._trouble
 
     def nodes(self) -> Sequence[ClusterNode] | None:
-        """Return the cluster's nodes as of the last pass; None while more may join, or none is there."""
-        return (self._capacity.nodes or None) if self._capacity.are_nodes_complete() else None
+        """Return the cluster's nodes as of the last pass; None while more may join, or none takes workers."""
+        nodes = self._capacity.nodes or ()
+        takes_workers = any(node.cpus or node.gpus for node in nodes)
+        return nodes if takes_workers and self._capacity.are_nodes_complete() else None
 
     def read_cluster_state(self) -> ClusterState:
         """Read the state of the cluster from Ray.

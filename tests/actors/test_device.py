@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +116,31 @@ def test_what_the_server_says_goes_through_ray_which_sends_into_it(monkeypatch: 
     assert next(said) == Status("a checkpoint is damaged")
     with pytest.raises(StopIteration):
         said.send("ray's own")
+
+
+def test_warnings_of_the_server_are_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of the coordinator stays on the head, where nobody looks."""
+
+    def run(_: Any) -> Any:
+        logging.getLogger("fedsim.engine.simulation").warning("round %d: a model has diverged", 3)
+        yield Status("round 3")
+
+    monkeypatch.setattr("fedsim.checkpoints.experiment_run.ExperimentRun.run", run)
+    server: Any = CoordinatorProcess(SimpleNamespace(algorithm=None), Placement(1, 1, 0))  # type: ignore[arg-type]
+    assert list(server.run()) == [Status("warning: round 3: a model has diverged"), Status("round 3")]
+
+
+def test_workers_without_work_are_said() -> None:
+    """On a GPU, 64 clients of a small model train at once: a cohort of 50 is the work of one worker."""
+    experiment: Any = SimpleNamespace(algorithm=None, updates_per_round=50)
+    server, net = CoordinatorProcess(experiment, Placement(16, 1, 0)), SimpleNamespace(unstackable="")
+    pool: Any = SimpleNamespace(population=SimpleNamespace(nets=(net,)), stack_size=50)
+    assert server._describe_idle_workers(pool) == (
+        "warning: 15 of 16 workers have no work, because up to 50 of 50 clients train at once: "
+        "resources.workers: 1, or resources.stack: off"
+    )
+    pool.stack_size = 1
+    assert server._describe_idle_workers(pool) == ""
 
 
 def test_the_notice_names_each_node_once() -> None:

@@ -54,6 +54,10 @@ def main() -> dict[str, Any]:
         actor_group = ActorGroup(Placement(2, 1, 0))
         pool = RayPool(Heavy(), population, actor_group)
         nodes = [member["node"] for member in actor_group.actor_infos]
+        pool.restore_client_states({client: {"ballast": torch.zeros(BALLAST)} for client in range(99)})
+        restored = ray.experimental.get_object_locations(list(pool._client_states.values())).values()
+        holders = {node for where in restored for node in where["node_ids"]}
+        pool.drop_client_states()
         results, lost, began = [], None, 0.0
         try:
             for result in simulate(Heavy(), population, pool):
@@ -73,6 +77,7 @@ def main() -> dict[str, Any]:
             "same": [(r.digest, r.memory_digest) for r in results[:3]]
             == [(r.digest, r.memory_digest) for r in expected],
             "nodes": len(set(nodes)),
+            "restored_on": len(holders),
             "error": type(lost).__name__,
             "message": str(lost),
             "named": isinstance(lost, NodeLost) and nodes[lost.slot] in lost.node,

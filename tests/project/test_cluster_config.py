@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ def test_ray_accepts_it(config: Any) -> None:
         warnings.simplefilter("ignore")
         from ray.autoscaler._private.util import prepare_config, validate_config
 
-        validate_config(prepare_config(config))
+        prepared = prepare_config(deepcopy(config))
+    # `ray up` asks AWS for the CPUs and GPUs of an instance; numbers in the file would hide the others.
+    workers = [kind for name, kind in prepared["available_node_types"].items() if name != "head"]
+    assert not any(kind.get("resources") for kind in workers)
+    for kind in workers:
+        kind |= {"resources": {"CPU": 96, "GPU": 8}, "min_workers": 20, "max_workers": 20}
+    validate_config(prepared)
 
 
 def test_it_has_a_head_and_both_kinds_of_workers(config: Any) -> None:

@@ -109,6 +109,19 @@ def test_every_pod_is_locked_and_has_the_image_of_this_version(manifests: dict[s
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
 
+def test_jobs_look_for_weights_where_the_checks_do(manifests: dict[str, Any]) -> None:
+    found = pods(manifests)
+    homes = [
+        {
+            each["name"]: each.get("value")
+            for each in found[name]["containers"][0]["env"]
+            if "HOME" in each["name"]
+        }
+        for name in ("ray-head", "api")
+    ]
+    assert homes[0] == homes[1]
+
+
 def test_names_commands_and_variables_belong_together(manifests: dict[str, Any]) -> None:
     api = pods(manifests)["api"]["containers"][0]
     understood(api["args"])

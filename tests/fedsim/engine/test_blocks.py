@@ -1,6 +1,7 @@
 """How work is cut: examples into batches, a cohort into blocks, blocks into spans and shares; their sums."""
 
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,10 @@ def test_spans_cover_every_block_once_in_order(work: list[int], workers: int, mo
     assert all(1 <= len(mine) <= (most or len(work)) for mine in cuts)
 
 
-@given(WORK, st.integers(1, 9), MOST)
-def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int, most: int | None) -> None:
+@given(WORK, st.integers(1, 9), MOST, st.randoms(use_true_random=False))
+def test_sums_do_not_depend_on_how_the_tree_is_cut_and_on_who_comes_first(
+    work: list[int], workers: int, most: int | None, random: Random
+) -> None:
     """Addition is written out, so that two sums agree only if the very same additions were made."""
 
     def tree_sum(nodes: Iterable[tuple[Node, str]]) -> TreeSum:
@@ -119,7 +122,26 @@ def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int
     leaves = [(Node(0, number), str(number)) for number in range(len(work))]
     for cuts in (cut_into_spans(work, workers, most), cut_evenly(len(work), workers)):
         parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in cuts]
-        assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
+        nodes = [node for part in parts for node in part]
+        assert tree_sum(nodes).total() == tree_sum(leaves).total()
+        random.shuffle(nodes)
+        assert tree_sum(nodes).total() == tree_sum(leaves).total()
+
+
+def test_few_sums_are_held_while_spans_end_about_in_turn() -> None:
+    """1,000 clients on 160 workers: their sums would take 100 GB for a model of 100 MB."""
+    spans = list(cut_into_spans([1] * 1000, 160))
+    total, held = TreeSum(lambda a, b: a + b), 0
+    random = Random(0)
+    for span in sorted(spans, key=lambda span: span.start + random.uniform(0, 50)):
+        part = TreeSum(lambda a, b: a + b)
+        for number in span:
+            part.add_node(Node(0, number), 1)
+        for node, value in part.nodes:
+            total.add_node(node, value)
+        held = max(held, len(total.nodes))
+    assert total.total() == 1000
+    assert held < 64 < len(spans)
 
 
 @given(st.integers(1, 130), st.integers(1, 9))

@@ -29,7 +29,7 @@ from fedsim.core.capabilities import (
 from fedsim.engine.evaluation.personal_evaluation import evaluate_personal_models, personal_evaluation_work
 from fedsim.engine.faults import Chaos, Faults, parse_chaos, should_fail_client, should_kill_actor
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.reduction import combine_results
+from fedsim.engine.reduction import SpanSums
 from fedsim.engine.server_messages import make_broadcasts, make_personal_instructions, measure_bytes_down
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, CohortFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError
@@ -271,11 +271,11 @@ def test_payloads_with_keys_in_another_order_are_not_added() -> None:
         run(algorithm, population, SKIP)
     ctx = population.context(0)
     broadcasts = make_broadcasts(algorithm, ctx, algorithm.init_server_state(ctx))
-    worker = SerialPool(algorithm, population).worker
+    worker, sums = SerialPool(algorithm, population).worker, SpanSums(algorithm)
     results = [worker.train_span(0, client, [(client,)], broadcasts, {}, {})[0] for client in (0, 1)]
-    down = measure_bytes_down(algorithm, ctx, broadcasts, {})
+    sums.take(results[0])
     with pytest.raises(MethodFailed, match=f"Disordered failed in the sum of its uploads: {fault}"):
-        combine_results(algorithm, ctx, results, [0, 1], down, {}, ClientStatesDigest())
+        sums.take(results[1])
 
 
 def test_skipping_is_as_if_the_client_had_not_come() -> None:

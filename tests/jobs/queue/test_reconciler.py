@@ -186,6 +186,15 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     assert desk.dispatcher.nodes() == desk.cluster.has
 
 
+def test_without_workers_a_submission_is_not_refused(store, url, tmp_path, monkeypatch):
+    """Also later than the first minute: a job waits while no node takes workers."""
+    monkeypatch.setattr(room, "NODE_GROWTH_SECONDS", 0.0)
+    desk = Desk(store, url, tmp_path / "home", ray_address="10.0.0.1:6379")
+    desk.cluster.has = [ClusterNode("head", 0, 0)]
+    desk.look()
+    assert desk.dispatcher.nodes() is None
+
+
 def test_jobs_wait_for_nodes_that_are_replaced(store, url, tmp_path, monkeypatch):
     """Those that fitted before, and all while only the head is left. Any other job fails."""
     monkeypatch.setattr(room, "NODE_REFRESH_SECONDS", 0.0)
