@@ -38,6 +38,9 @@ LATEX_SIGNS = {
     "−": r"$-$",
     "–": "--",
     "…": r"\dots{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
 }
 
 
@@ -158,7 +161,8 @@ def _render_latex(heads: list[str], rows: list[list[Cell]]) -> str:
         [rf"\textbf{{{_escape(cell.text)}}}" if cell.is_best else _escape(cell.text) for cell in row]
         for row in rows
     ]
-    first, *rest = (f"{' & '.join(line)} \\\\\n" for line in lines)
+    # {} in front: LaTeX reads a `[` at the beginning of a row as an argument of the command before it.
+    first, *rest = (f"{{}}{' & '.join(line)} \\\\\n" for line in lines)
     columns = "l" + "r" * (len(heads) - 1)
     body = "".join(rest)
     return (
@@ -168,7 +172,7 @@ def _render_latex(heads: list[str], rows: list[list[Cell]]) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"[&%$#_{}\\~^±−–…]", lambda found: LATEX_SIGNS[found[0]], text).replace("<", "$<$")
+    return re.sub(r"[&%$#_{}\\~^±−–…<>|]", lambda found: LATEX_SIGNS[found[0]], text)
 
 
 def _render_csv(found: Comparison) -> str:

@@ -32,7 +32,7 @@ class RunModels:
         self, algorithm: Algorithm, population: Population, checkpoint: Checkpoint | None = None
     ) -> None:
         self._algorithm, self._population = algorithm, population
-        self._last = self._select_global(checkpoint.round, checkpoint.state) if checkpoint else None
+        self._last = (checkpoint.round, checkpoint.state) if checkpoint else None
         self.best: BestModel | None = checkpoint.best if checkpoint else None
         self.chosen: ChosenModel | None = checkpoint.chosen if checkpoint else None
 
@@ -40,9 +40,9 @@ class RunModels:
         """Take the models of the next round; its result holds the server state."""
         if result.is_result:
             self.best = None
-        elif self.best is None:
-            self.best = self._last
-        self._last = self._select_global(result.round, result.state)
+        elif self.best is None and self._last is not None:
+            self.best = self._select_global(*self._last)
+        self._last = result.round, result.state
         self.chosen = choose_better(self.chosen, self._algorithm, self._population, result)
 
     def export_global(self) -> dict[str, Any]:
@@ -51,11 +51,21 @@ class RunModels:
         Frozen weights that came from a file are among them. Returns {} if the algorithm deploys no model (the
         server then has only a part of it).
         """
-        found = self.best or self._last
+        found = self.best
+        if found is None and self._last is not None:
+            found = self._select_global(*self._last)
         return self._add_constants(tree.to_numpy(found.params)) if found else {}
 
     def _select_global(self, round: int, state: Any) -> BestModel | None:
-        return BestModel(round, state.params) if self._algorithm.deploys_models else None
+        """Select the model that is scored as `global`: the server's own, but for FedExP and ensembles."""
+        # Imported here: the rest of the module is read where there is no torch.
+        from fedsim.engine.server_messages import list_deployed_models
+
+        if not self._algorithm.deploys_models:
+            return None
+        models = list_deployed_models(self._algorithm, self._population.context(round - 1), state)
+        is_one = len(self._population.nets) == 1 and "global" in models["0"]
+        return BestModel(round, models["0"]["global"] if is_one else state.params)
 
     def export_chosen(self) -> ChosenModel | None:
         """Return the model that validation chose, as NumPy arrays; None without a validation set."""

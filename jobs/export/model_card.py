@@ -26,7 +26,9 @@ def render_card(source: ModelSource, loading: str) -> str:
     notes, spec = source.notes, source.spec
     dataset, algorithm = json.loads(notes["dataset"]), json.loads(notes["algorithm"])
     header = {"library_name": "pytorch", "tags": ["federated-learning", "fedsim", algorithm["name"]]}
-    header |= {"datasets": [dataset["name"]], "license": "other"}
+    if dataset["name"] == "hugging_face" and "/" in str(dataset.get("path", "")):
+        header["datasets"] = [dataset["path"]]
+    header["license"] = "other"
     sections = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
         f"# {spec.get('name') or algorithm['name']}",

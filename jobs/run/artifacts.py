@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import yaml
-
 from fedsim.checkpoints.storage import Folder
 from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.errors import ArtifactNotFound, CheckpointError
 from jobs.settings import MODEL_FILE, Settings
+from jobs.spec.spec_text import dump_spec
 from jobs.store.records import Job
 
 
@@ -57,15 +56,12 @@ ARTIFACTS: Mapping[str, ArtifactKind] = MappingProxyType(
 STORED_ARTIFACTS = (MODEL, CHOSEN, PARTITION, PERSONAL)
 """Artifacts that the runner writes. The API makes the others from the store on each request."""
 
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""The dumper in C, where PyYAML has it: the one in Python takes 30 ms for a spec."""
-
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 def spec_text(job: Job) -> str:
     """Return the spec of a job as YAML."""
-    return yaml.dump(job.spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return dump_spec(job.spec)
 
 
 def save_spec(settings: Settings, job: Job) -> None:

@@ -134,7 +134,11 @@ class JobListener(RunListener):
             self._write_warning(f"the run is not tracked: {error}")
             names = ()
         # Callers of the service read the warnings.
-        return Trackers(names, run, self._write_warning, show_errors=False)
+        trackers = Trackers(names, run, self._write_warning, show_errors=False)
+        # A runner before this one may have ended before a tracker took all its rounds.
+        for record in self.ledger.read_rounds(0) if names else ():
+            trackers.log_round(record)
+        return trackers
 
     def _write_warning(self, text: str) -> None:
         log.warning(text)

@@ -26,8 +26,9 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from fedsim.base.python_source import embed_sources
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
@@ -66,6 +67,7 @@ class Sweep(BaseModel):
     metric: str | None = None
     priority: int = 0
     labels: dict[str, str] = {}
+    _folder: Path = PrivateAttr(Path())
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return all combinations of the axes' labels."""
@@ -129,6 +131,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
         opened["base"] = _read_base(data["base"], folder)
     try:
         sweep = Sweep.model_validate(opened)
+        sweep._folder = folder
     except ValidationError as error:
         found = translate_errors(error, Sweep.model_json_schema(mode="validation"))
         raise SpecError(
@@ -171,11 +174,21 @@ def members(sweep: Sweep) -> list[Member]:
                 faults.setdefault((fault.path, repr(fault.value)), fault._replace(message=text))
     if faults:
         raise SpecError(faults.values())
+    _require_different_runs(found)
     return found
 
 
+def _require_different_runs(found: Sequence[Member]) -> None:
+    """Raise SpecError if two cells have one spec: what an axis sets is replaced later, or is in the base."""
+    runs = dict[str, GridRun]()
+    for member in found:
+        if (other := runs.setdefault(member.spec_hash, member.run)) is not member.run:
+            hint = "name a whole, such as algorithm, before its parts, and each value once"
+            raise _make_error("axes", None, f"'{other}' and '{member.run}' are the same run", hint)
+
+
 def _make_member(sweep: Sweep, run: GridRun) -> Member:
-    data = apply_overrides(sweep.base, run.items)
+    data = embed_sources(apply_overrides(sweep.base, run.items), (Path(), sweep._folder))
     words = ", ".join([*_name_cell(sweep, run), f"seed {run.seed}"])
     spec = parse_spec({**data, "name": f"{sweep.name}: {words}"[:MAX_NAME]})
     own = {make_label_key(axis): label for axis, label in run.labels.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -32,7 +33,8 @@ class MlflowTracker:
         self._id, self._last = self._find_or_create(run)
         there = self._client.get_run(self._id).data.params
         # MLflow never changes a parameter, such as the rounds of a run that got more of them.
-        new = [Param(name, str(value)) for name, value in run.parameters.items() if name not in there]
+        named = {_make_name(name): str(value) for name, value in run.parameters.items()}
+        new = [Param(name, value) for name, value in named.items() if name not in there]
         for start in range(0, len(new), MANY):
             self._client.log_batch(self._id, params=new[start : start + MANY])
 
@@ -55,7 +57,7 @@ class MlflowTracker:
         if round <= self._last:
             return
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, round) for name, value in figures.items()]
+        metrics = [Metric(_make_name(name), value, now, round) for name, value in figures.items()]
         self._client.log_batch(self._id, metrics=metrics, tags=[RunTag("fedsim.round", str(round))])
         self._last = round
 
@@ -67,3 +69,8 @@ class MlflowTracker:
             if files:
                 self._client.log_artifacts(self._id, folder)
         self._client.set_terminated(self._id, state)
+
+
+def _make_name(name: str) -> str:
+    """Replace the signs that MLflow refuses in names, such as brackets in the name of a block."""
+    return re.sub(r"[^\w./ -]", "-", name)

@@ -68,12 +68,13 @@ def choose_step(
             return Step(trial, 0)  # it was interrupted before its first rung
     if len(scores) < trials:
         return Step(len(scores), 0)
-    if running or any(most in reached for reached in scores):
+    if running or _rank(scores, most):
         return None
-    # So few trials that nobody is promoted: the best one trains until the end nevertheless.
-    highest = max((rung for reached in scores for rung in reached), default=0)
-    ranked = _rank(scores, highest)
-    return Step(ranked[0], highest + 1) if ranked else None
+    # So few trials that none is promoted, or those that were failed: the best one left trains to the end.
+    for rung in reversed(range(most)):
+        if left := [trial for trial in _rank(scores, rung) if rung + 1 not in scores[trial]]:
+            return Step(left[0], rung + 1)
+    return None
 
 
 def _rank(scores: Sequence[Mapping[int, float]], rung: int) -> list[int]:

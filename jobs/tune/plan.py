@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.python_source import embed_sources
 from fedsim.errors import FieldError, SpecError
 from jobs.spec import JobSpec, apply_overrides, read_spec
 from jobs.spec.resolve import parse_spec_and_names
@@ -15,6 +17,7 @@ from jobs.spec.spec_text import set_fields
 from jobs.tune.halving import list_rungs
 from jobs.tune.sampler import Method, check_method, list_grid
 from jobs.tune.space import Space, parse_spaces
+from jobs.tune.trial import make_trial_spec
 
 MANY_TRIALS = 10_000
 
@@ -100,7 +103,7 @@ class Search:
 
     def make_spec(self, values: Mapping[str, Any]) -> JobSpec:
         """Return the spec of a trial."""
-        return parse_spec_and_names(set_fields(self.base, values))
+        return parse_spec_and_names(embed_sources(set_fields(self.base, values)))
 
 
 def plan_search(
@@ -114,12 +117,40 @@ def plan_search(
     data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
     if isinstance(data, str | Path):
         data = read_spec(data)
-    base = apply_overrides(data, [items] if isinstance(items, str) else items)
+    base = embed_sources(apply_overrides(data, [items] if isinstance(items, str) else items))
     spaces = parse_spaces(space)
+    _check_paths(list(spaces))
     rungs = options.choose_rungs(parse_spec_and_names(base).rounds)
     if options.method == "grid":
         options = replace(options, trials=min(options.trials, len(list_grid(spaces))))
     return Search(base, spaces, rungs, options)
+
+
+UNTUNED: Mapping[str, str] = MappingProxyType(
+    {
+        "rounds": "all trials train the rounds of the spec",
+        "stop": "trials do not stop early by it",
+        "evaluation": "trials have to be scored in the same way",
+        "data.limit": "trials have to be scored on the same examples",
+        **dict.fromkeys(("name", "checkpoint", "resources", "faults"), "changes no result"),
+    }
+)
+"""Fields that a search cannot try, by the reason."""
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Raise SpecError for fields that a search cannot try, and for a whole that comes after its part."""
+    faults = list[FieldError]()
+    for place, path in enumerate(paths):
+        for field, reason in UNTUNED.items():
+            if f"{path}.".startswith(f"{field}."):
+                faults.append(FieldError(f"space.{path}", None, f"cannot be searched: {reason}", "remove it"))
+        for part in paths[:place]:
+            if part.startswith(f"{path}."):
+                message = f"would replace {part}, which is set before it"
+                faults.append(FieldError(f"space.{path}", None, message, f"name {path} first"))
+    if faults:
+        raise SpecError(faults)
 
 
 def check_search(search: Search, check: Callable[[JobSpec], None]) -> None:
@@ -139,7 +170,7 @@ def check_search(search: Search, check: Callable[[JobSpec], None]) -> None:
         for value in space.list_ends():
             spec = search.make_spec({**middle, path: value})
             _check_spec(spec, search.options.metric)
-            check(spec)
+            check(make_trial_spec(spec))
 
 
 def _check_spec(spec: JobSpec, metric: str | None) -> None:

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-import yaml
-
 from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.run.run_result import RunResult
 from jobs.spec import JobSpec
-from jobs.spec.spec_text import set_fields
+from jobs.spec.spec_text import dump_spec, set_fields
 from jobs.tune.plan import Search
 from jobs.tune.record import Trial
 
@@ -62,8 +60,7 @@ class TuneResult:
 
     def to_yaml(self) -> str:
         """Return the spec with the best values as YAML."""
-        data = set_fields(self.search.base, self.best.values)
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        return dump_spec(set_fields(self.search.base, self.best.values))
 
     def list_rows(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the rows of a table of the trials, best first."""

@@ -65,7 +65,7 @@ def tune(
         set: `PATH=VALUE` items that change the spec.
         trials: how many sets of values to try; a grid has at most this many.
         method: "bayes" (Optuna's TPE), "random" or "grid".
-        first_rounds: rounds before trials are compared first, by default a ninth of the spec's rounds; all
+        first_rounds: rounds before trials are compared first, by default `rounds / reduction**2`; all
             rounds of the spec turn early stopping off.
         reduction: one in this many trials goes on, and trains for this many times the rounds.
         metric: such as `global_validation_loss`. Default: the first metric of the data on the validation set.

@@ -113,7 +113,8 @@ class Trials(Protocol):
 
 def make_trial_spec(spec: JobSpec) -> JobSpec:
     """Return the spec of a trial: the same rounds, all of them, without a score on test examples."""
-    evaluation = spec.evaluation.model_copy(update={"test": False, "personal": "never"})
+    untested = {"test": False, "personal": "never", "membership": False}
+    evaluation = spec.evaluation.model_copy(update=untested)
     changes: dict[str, Any] = {"evaluation": evaluation, "stop": Stop()}
     if not spec.checkpoint.every:
         changes["checkpoint"] = Checkpointing(every=spec.rounds)  # promoted trials go on from checkpoints
@@ -175,6 +176,9 @@ class Trainer:
         return record
 
 
+NO_SCORE = "the run has no finite score on the validation set"
+
+
 def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> TrialScore:
     """Return the score of a trial after a round.
 
@@ -192,10 +196,12 @@ def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> T
             raise SpecError([FieldError("metric", metric, "is not measured", hint)])
         value = metrics[metric]
         finite = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-        return TrialScore(metric, finite, digest)
-    best = choose_best(list_candidates(metrics))
+        return TrialScore(metric, finite, digest, "" if finite is not None else NO_SCORE)
+    candidates = list(list_candidates(metrics))
+    # Trials are compared by the same model; a method with more models would have more chances.
+    best = choose_best(iter([each for each in candidates if each.model == "global"] or candidates))
     if best is None or not math.isfinite(best.validation):
-        return TrialScore("", None, digest, "the run has no finite score on the validation set")
+        return TrialScore("", None, digest, NO_SCORE)
     return TrialScore(f"{best.model}_validation_{best.metric}", best.validation, digest)
 
 

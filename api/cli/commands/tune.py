@@ -61,8 +61,8 @@ def tune(
         int | None,
         typer.Option(
             "--first-rounds",
-            help="Rounds before trials are compared first. Default: a ninth of the rounds. All rounds: no "
-            "trial ends early.",
+            help="Rounds before trials are compared first. Default: rounds / reduction², a ninth. "
+            "All rounds: no trial ends early.",
         ),
     ] = None,
     reduction: Annotated[
@@ -193,7 +193,8 @@ def _print_result(result: TuneResult, out: Path) -> None:
         print_message(f"and {len(rows) - MOST_ROWS} more; --format json has all")
     full = len(result.trials) * result.search.rungs[-1]
     print_message(f"{result.rounds} rounds trained; without early stopping {full}")
-    if name := next((name for name in main_metric_names() if name in result.test), None):
+    partner = result.metric.replace("_validation_", "_")
+    if name := next((name for name in (partner, *main_metric_names()) if name in result.test), None):
         place = f"job {result.job}" if result.job else f"in {out / 'best'}"
         print_message(f"on the test set, once: {name} {result.test[name]:.4f}; the run is {place}")
     if result.label:

@@ -156,7 +156,7 @@ def _examples(
         if name not in arrays:
             raise DataError(f"{file}: has no array {name!r} among {', '.join(sorted(arrays))}")
     x, y = arrays["x" + ending], arrays["y" + ending]
-    if not (x.ndim and y.ndim and len(x)):
+    if not (x.ndim and y.ndim and (len(x) or ending == "_test")):
         raise DataError(f"{file}: x{ending} or y{ending} has no examples", "save one row for each example")
     if len(x) != len(y) or (groups is not None and len(groups) != len(x)):
         raise DataError(f"{file}: x{ending}, y{ending} and groups{ending} differ in length")

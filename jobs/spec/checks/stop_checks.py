@@ -8,6 +8,7 @@ import re
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.errors import FieldError
+from fedsim.learning_tasks.metrics import find_metric
 from jobs.spec.job_spec import JobSpec
 
 SCORE = re.compile(r"(?P<model>.+?)(?P<validation>_validation)?_(accuracy|loss)")
@@ -49,6 +50,10 @@ def _find_metric_faults(spec: JobSpec) -> list[FieldError]:
     metric, algorithm = spec.stop.metric, ALGORITHMS.get(spec.algorithm.name)
     if metric is None or algorithm is None or metric == "train_loss":
         return []
+    known_metric, target = find_metric(metric), spec.stop.target
+    if known_metric is not None and known_metric.unit == "share" and target is not None and target > 1:
+        hint = f"write it as a share, such as {target / 100:g}"
+        return [FieldError("stop.target", target, f"is never reached: {metric} is at most 1", hint)]
     if metric.startswith("personal_"):
         return _find_personal_faults(spec, metric)
     score = SCORE.fullmatch(metric)

@@ -109,6 +109,34 @@ def test_a_regression_on_a_table_takes_its_numbers_and_returns_targets_in_their_
     assert config["targets"]["mean"][0] == pytest.approx(201.5, abs=0.5)
 
 
+def score(folder: Path) -> float:
+    """The accuracy of the exported module on the test set."""
+    data = load_dataset("digits", roots=()).test
+    with torch.no_grad():
+        outputs = build_module(read(folder))(torch.tensor(data.x).float())
+    return float((outputs.argmax(1).numpy() == data.y).mean())
+
+
+def test_the_exported_model_is_the_scored_one(tmp_path: Path) -> None:
+    """FedExP scores the mean of its last two models; constants of a model may be random."""
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.basis, self.head = torch.randn(64, 32) / 8, nn.Linear(32, 10)\n\n"
+        "    def forward(self, x):\n"
+        "        return self.head(torch.relu(x.flatten(1) @ self.basis))\n"
+    )
+    model = {"name": "python", "path": f"{tmp_path / 'own.py'}:Net"}
+    model["source"] = (tmp_path / "own.py").read_text()
+    for name, changes in (("fedexp", {"algorithm": "fedexp"}), ("constants", {"model": model})):
+        given = {"rounds": 3, "local": {"steps": 30, "lr": 0.5}, "evaluation": {}, **changes}
+        made = run(tmp_path / name, tmp_path, **given)
+        records = [json.loads(line) for line in (made / "rounds.jsonl").read_text().splitlines()]
+        assert score(made) == pytest.approx(records[-1]["metrics"]["global_accuracy"], abs=1e-6)
+
+
 def test_weights_come_with_their_facts_and_a_card(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["export", str(folder), "--to", "safetensors", "--out", str(tmp_path)])
     assert done.exit_code == 0

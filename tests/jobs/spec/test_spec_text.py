@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fedsim.errors import SpecError
 from jobs.spec import apply_overrides, load_spec, parse_spec, preset_text, presets
-from jobs.spec.spec_text import CATALOGUE_SECTIONS, parse_text
+from jobs.spec.spec_text import CATALOGUE_SECTIONS, dump_spec, parse_text
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "0.00001", "1.0e-05", "10e-6"])
@@ -135,6 +137,24 @@ def test_an_override_takes_the_place_of_what_it_replaces(local, items, expected)
     with pytest.raises(SpecError, match="only one of them can be"):
         parse_spec(apply_overrides(data, ["local.epochs=2", "local.steps=7"]))
     assert apply_overrides({"local": "all"}, ["local=3", "rounds=2"])["local"] == 3
+
+
+def test_another_file_of_a_model_has_another_text():
+    data = {"model": {"name": "python", "path": "old.py:Net", "source": "old"}}
+    assert apply_overrides(data, ["model.path=new.py:Net"])["model"] == {
+        "name": "python",
+        "path": "new.py:Net",
+    }
+    both = ["model.path=new.py:Net", "model.source=new"]
+    assert apply_overrides(data, both)["model"]["source"] == "new"
+
+
+@given(st.text("-+.0-9eExob_:~ tfn", max_size=7))
+@example("1e-3")
+@example("08")
+@example("no")
+def test_a_written_text_is_read_as_the_same_text(text):
+    assert parse_text(dump_spec({"name": text})) == {"name": text}
 
 
 def test_wrong_overrides_come_together():

@@ -26,6 +26,14 @@ def faults_of(metric: str, algorithm: str = "fedavg", **more: Any) -> list[str]:
     return [f"{fault.message}; {fault.hint}" for fault in found]
 
 
+def test_a_target_in_percent_is_never_reached() -> None:
+    stop = {"metric": "global_accuracy", "target": 90}
+    [fault] = find_stop_faults(parse_spec({"algorithm": "fedavg", "stop": stop}))
+    assert (fault.path, fault.hint) == ("stop.target", "write it as a share, such as 0.9")
+    loss = {"metric": "global_loss", "target": 2}
+    assert not find_stop_faults(parse_spec({"algorithm": "fedavg", "stop": loss}))
+
+
 def test_a_spec_without_criteria_has_no_rule() -> None:
     assert parse_spec({"algorithm": "fedavg", "stop": {}}).stop.rule is None
     stop = {"metric": "global_loss", "target": 0.5, "max_bytes": 1e9}

@@ -98,6 +98,12 @@ def test_a_value_that_is_a_mapping_is_named_in_words() -> None:
         ({"axes": {"a": {"x": 3}}}, ["axes.a.x", "nothing to set"]),
         ({"set": ["rounds"]}, ["PATH=VALUE", "in seed 1"]),
         (
+            {"axes": {"algorithm.mu": [0.1, 1], "algorithm": ["fedprox"]}},
+            ["'0.1, fedprox, seed 1' and '1, fedprox, seed 1' are the same run", "before its parts"],
+        ),
+        ({"axes": {"local.lr": [1, 1.0]}}, ["are the same run"]),
+        ({"axes": {"seed": [1, 2]}}, ["are the same run"]),
+        (
             {"axes": {"rouns": [1], "local.lr": [-1, 0.1]}},
             ["rouns", "did you mean 'rounds'", "in 1, -1, seed 1"],
         ),
@@ -110,6 +116,19 @@ def test_what_is_wrong_is_said_all_at_once(change: dict[str, Any], parts: list[s
         members(read_sweep({"base": "demo", "seeds": [1], **change}))
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_a_python_model_of_an_axis_is_part_of_the_run(tmp_path: Path) -> None:
+    """A changed file is another run, and the service needs no file."""
+    (tmp_path / "net.py").write_text("class Net: ...")
+    (tmp_path / "sweep.yaml").write_text(
+        "base: demo\nseeds: [1]\naxes: {net: {own: 'model={name: python, path: net.py:Net}'}}\n"
+    )
+    [before] = members(read_sweep(tmp_path / "sweep.yaml"))
+    assert before.body()["model"]["source"] == "class Net: ..."
+    (tmp_path / "net.py").write_text("class Net: pass")
+    [after] = members(read_sweep(tmp_path / "sweep.yaml"))
+    assert before.spec_hash != after.spec_hash
 
 
 def test_a_file_that_is_no_sweep_is_said(tmp_path: Path) -> None:

@@ -300,10 +300,19 @@ def test_a_job_is_tracked_under_its_id_with_its_files(
         with listener.track():
             listener.on_round(record(1))
             save_model(settings, job.id, {"w": np.zeros(1)})
+        assert [run.id for run in runs] == [job.id]
+        assert recorder.calls == [1, "FINISHED"]
+        assert set(recorder.files) == {"spec.yaml", "model.safetensors"}
+        # Another runner goes on: the tracker may have missed rounds of the first one.
+        recorder.calls.clear()
+        ledger = StoreLedger(store, job.id, "mine")
+        ledger.mark_running()
+        ledger.add(record(1))
+        listener = JobListener(*arguments[:4], ledger, watcher)
+        with listener.track():
+            listener.on_round(record(2))
+        assert recorder.calls == [1, 2, "FINISHED"]
         watcher.close()
-    assert [run.id for run in runs] == [job.id]
-    assert recorder.calls == [1, "FINISHED"]
-    assert set(recorder.files) == {"spec.yaml", "model.safetensors"}
 
 
 def test_a_job_whose_tracker_cannot_begin_runs_with_a_warning(

@@ -61,6 +61,9 @@ def test_a_failed_trial_is_never_promoted_and_few_trials_have_a_winner() -> None
     assert halve([WORST, WORST, WORST, 1.0], [1, 3])[3] == {0: 1.0, 1: 1.0}
     assert halve([WORST, WORST, WORST], [1, 3]) == [{0: WORST}] * 3
     assert halve([1.0, 2.0], [1, 3, 9])[1] == {0: 2.0, 1: 2.0, 2: 2.0}
+    # Of three trials the promoted one fails at the end: the next best has to train to the end.
+    assert choose_step([{0: 0.9, 1: WORST}, {0: 0.8}, {0: 0.7}], (), 1, 3, 3) == Step(1, 1)
+    assert choose_step([{0: 0.9, 1: WORST}, {0: 0.8, 1: WORST}], (), 1, 2, 3) is None
 
 
 def test_an_interrupted_trial_goes_on_before_a_new_one_begins() -> None:

@@ -172,6 +172,13 @@ def test_smaller_losses_are_better(tmp_path: Path, settings: Settings) -> None:
         ({"space": {"local.lr": [0.1, -1]}}, "local.lr", "too small"),
         ({"space": {"local.rl": [0.1]}}, "local.rl", "is not a field"),
         ({"space": {}}, "space", "names no field"),
+        ({"space": {"rounds": [2, 8]}}, "space.rounds", "train the rounds of the spec"),
+        ({"space": {"evaluation.average": [None]}}, "space.evaluation.average", "in the same way"),
+        (
+            {"space": {"algorithm.mu": [0], "algorithm": ["fedprox"]}},
+            "space.algorithm",
+            "replace algorithm.mu",
+        ),
         ({"trials": 0}, "trials", "out of range"),
         ({"first_rounds": 5}, "first_rounds", "out of range"),
         ({"reduction": 1}, "reduction", "out of range"),
@@ -187,6 +194,15 @@ def test_mistakes_are_found_before_anything_trains(
     [fault] = [each for each in error.value.errors if each.path == path]
     assert message in f"{fault.message} {fault.hint}"
     assert not (tmp_path / "out").exists()
+
+
+def test_trials_are_compared_by_the_global_model(tmp_path: Path, settings: Settings) -> None:
+    """A method with more models, such as an average, would have more chances."""
+    evaluation = {**BASE["evaluation"], "average": {"last": 2}, "membership": True}
+    found = run(tmp_path, settings, spec={**BASE, "evaluation": evaluation})
+    assert found.metric == "global_validation_accuracy"
+    assert all(trial.score is not None for trial in found.trials)
+    assert "global_members_accuracy" in found.test
 
 
 def test_a_metric_that_no_trial_has_ends_the_search_at_once(tmp_path: Path, settings: Settings) -> None:
