@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedsim.models.layers import BatchNorm, Residual, batch_norm
-from fedsim.models.state import Params, list_constants, move_constants, select_keys
+from fedsim.models.state import Params, list_children, list_constants, move_constants, select_keys
 
 Step: TypeAlias = Callable[[Params, Tensor], Tensor]
 
@@ -43,7 +43,7 @@ def compile_module(module: nn.Module, prefix: str) -> list[Step]:
 
 
 def _compile_chain(module: nn.Module, prefix: str) -> list[Step]:
-    children = [(f"{prefix}.{name}", child) for name, child in module.named_children()]
+    children = [(f"{prefix}.{name}", child) for name, child in list_children(module)]
     return [step for path, child in _move_pooling_first(children) for step in compile_module(child, path)]
 
 
@@ -55,7 +55,7 @@ def _move_pooling_first(children: list[tuple[str, nn.Module]]) -> list[tuple[str
     """
     ordered = list(children)
     for i in range(len(ordered) - 1):
-        if isinstance(ordered[i][1], nn.ReLU) and isinstance(ordered[i + 1][1], nn.MaxPool2d):
+        if type(ordered[i][1]) is nn.ReLU and type(ordered[i + 1][1]) is nn.MaxPool2d:
             ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
     return ordered
 

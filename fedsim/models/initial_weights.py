@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -117,19 +118,25 @@ def fit_weights(
     for key, value in own.items():
         aliases.setdefault(id(value), []).append(key)
     found, missing, misshapen = dict[str, np.ndarray[Any, Any]](), list[str](), list[str]()
+    used = set[str]()
     for key, value in own.items():
-        there = next((given[alias] for alias in aliases[id(value)] if alias in given), None)
+        names = [*aliases[id(value)], *map(_name_without_adapter, aliases[id(value)])]
+        used.update(name for name in names if name in given)
+        there = next((given[name] for name in names if name in given), None)
         if there is not None and there.shape == tuple(value.shape):
             found[key] = there
         elif there is not None:
             misshapen.append(f"{key} is {list(there.shape)} in the file and {list(value.shape)} in the model")
         elif key in keys and key not in ignored:
             missing.append(key)
-    surplus = [key for key in given if key not in own]
+    if not any(_ADAPTER.search(key) for key in given):
+        missing = [key for key in missing if not _ADAPTER.search(key)]  # adapters begin anew on plain weights
+    surplus = [key for key in given if key not in used]
     faults = [
         *([f"the file lacks {list_names(missing)}"] if missing else []),
         *([f"the model has no {list_names(surplus)}"] if surplus else []),
         *misshapen[:8],
+        *(["nothing of the file is loaded"] if not found else []),
     ]
     if faults:
         hint = "name the parameters that shall begin anew: ignore: [head]"
@@ -137,6 +144,15 @@ def fit_weights(
             hint = f"save the state dict of the module inside the wrapper, without {WRAPPER}"
         raise make_spec_error("init", weights.source, f"does not fit {name}: {'; '.join(faults)}", hint)
     return found
+
+
+_ADAPTER = re.compile(r"\.lora_")
+_WRAPPED = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.)")
+
+
+def _name_without_adapter(key: str) -> str:
+    """Return the name of a weight before peft wrapped its layer: `fc1.weight` for `fc1.base_layer.weight`."""
+    return _WRAPPED.sub("", key)
 
 
 def _match(pattern: str, names: Sequence[str]) -> list[str]:

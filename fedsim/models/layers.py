@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import gcd
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -129,12 +130,30 @@ def guard_batch_norm(module: nn.Module) -> nn.Module:
             raise ValueError(f"{name}: BatchNorm needs a momentum; this one has None, and 0.1 is usual")
         if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             layer.__class__ = BatchNorm  # the same attributes, another forward
+        elif isinstance(layer, _BatchNorm) and not isinstance(layer, BatchNorm):
+            layer.__class__ = _guard_class(type(layer))  # type: ignore[arg-type]
     return module
+
+
+@cache
+def _guard_class(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """A library's own BatchNorm that takes a batch of one value per channel, as `BatchNorm` does."""
+
+    def forward(self: Any, x: Tensor, *more: Any) -> Tensor:
+        guarded = self.training and self.running_mean is not None and _has_one_value(x)
+        self.training = self.training and not guarded
+        try:
+            output: Tensor = kind.forward(self, x, *more)
+        finally:
+            self.training = self.training or guarded
+        return output
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def has_running_statistics(module: nn.Module) -> bool:
     """Whether a layer of the module has running statistics."""
-    return any(isinstance(m, _BatchNorm) and m.running_mean is not None for m in module.modules())
+    return any(isinstance(m, _NormBase) and m.running_mean is not None for m in module.modules())
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:

@@ -37,6 +37,7 @@ from fedsim.models.state import (
     Params,
     has_tied_parameters,
     holds_loose_tensors,
+    list_children,
     list_constants,
     move_constants,
     select_keys,
@@ -140,7 +141,7 @@ class Net:
         )
         self._steps: dict[str, list[Step]] = {}
         if self.is_chain:
-            self._steps = {block: compile_module(each, block) for block, each in module.named_children()}
+            self._steps = {block: compile_module(each, block) for block, each in list_children(module)}
         self.stochastic = any(map(draws_numbers, module.modules()))
         self.unstackable = find_stacking_obstacle(module)
         self._facts = facts or self._probe()
@@ -189,7 +190,7 @@ class Net:
             return {WHOLE: self.keys}
         return {
             block: tuple(key for key in self.keys if key.startswith(f"{block}."))
-            for block, _ in self.module.named_children()
+            for block, _ in list_children(self.module)
         }
 
     def _list_block_modules(self, block: str) -> list[str]:
@@ -226,7 +227,9 @@ class Net:
         return facts
 
     def _has_known_layers(self) -> bool:
-        return all(_is_known(type(each)) for each in self.module.modules())
+        layers = self.module.modules()
+        # An embedding with a largest norm changes its weights in each forward pass.
+        return all(_is_known(type(each)) and getattr(each, "max_norm", None) is None for each in layers)
 
     @property
     def runs_without_values(self) -> bool:

@@ -108,11 +108,15 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
             depends on more than parameters, inputs and torch's random numbers.
     """
     _check_hidden_modules(module)
+    _check_finite_buffers(module)
     before = {name: value.clone() for name, value in module.state_dict().items()}
+    buffers, constants = dict(module.named_buffers()), _copy_tensors(_list_constants(module))
     x = inputs.make_examples()
     with torch.random.fork_rng(devices=[]), skip_breakpoints():
         torch.manual_seed(0)
         stochastic = _run_watched(module.train(), x, inputs)
+        _check_assigned_buffers(module, buffers)
+        trained = _copy_tensors(module.state_dict())
         if _run_watched(module.eval(), x, inputs):
             raise ValueError(
                 "its forward draws random numbers in evaluation mode too, so that scores could not be "
@@ -120,7 +124,8 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
             )
         # The last batch of a client may have one example; in training, BatchNorm takes no single one.
         _run_watched(module, x[:1], inputs)
-        _check_constants(module, before)
+        _check_unchanged(constants, _list_constants(module), "")
+        _check_unchanged(trained, module.state_dict(), " in evaluation mode")
         head_error = "no blocks are declared" if head is None else _find_head_error(module, head, x)
         unstackable = (
             "its forward draws random numbers client by client"
@@ -155,7 +160,10 @@ def _run_watched(module: nn.Module, x: Tensor, inputs: InputForm) -> bool:
     if other:
         raise ValueError(f"its forward draws from {other[0]}'s generator; use torch's functions instead")
     wanted = (len(x), *(inputs.outputs or ()))
-    if tuple(logits.shape[: len(wanted)]) != wanted or not logits.is_floating_point():
+    found = tuple(logits.shape[: len(wanted)])
+    if inputs.vocabulary and len(wanted) == 3 and len(found) == 3 and found[-1] > wanted[-1]:
+        found = wanted  # a published model may know more tokens than the texts have
+    if found != wanted or not logits.is_floating_point():
         raise ValueError(
             f"its forward returns {logits.dtype} of shape {list(logits.shape)} for {len(x)} examples; "
             f"wanted: logits of shape {list(wanted)}"
@@ -185,13 +193,51 @@ def _check_hidden_modules(module: nn.Module) -> None:
                 )
 
 
-def _check_constants(module: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Raise ValueError if the forward pass changed a buffer that is not a key."""
-    for name, value in list_constants(module).items():
-        if name in before and not torch.equal(before[name], value):
+def _check_finite_buffers(module: nn.Module) -> None:
+    """Raise ValueError for a float buffer that travels and is not finite: its change would be NaN."""
+    for name, value in module.state_dict().items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
             raise ValueError(
-                f"its forward changes the buffer {name} of whole numbers, which would pass from client to "
-                "client; make it a float buffer, which is averaged, or remove it"
+                f"its buffer {name} is not finite, such as a mask with -inf, and would travel as parameters "
+                "do; register it with persistent=False"
+            )
+
+
+def _check_assigned_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if the forward pass puts another tensor in the place of a float buffer."""
+    keys = select_keys(module)
+    for name, value in module.named_buffers():
+        if name in keys and name in before and value is not before[name]:
+            raise ValueError(
+                f"its forward assigns the buffer {name}, and the new tensor would be lost; "
+                f"change it in place: self.{name.rpartition('.')[2]}.copy_(...)"
+            )
+
+
+def _list_constants(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that are no keys, also those in plain attributes."""
+    loose = {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor)
+    }
+    return {**list_constants(module), **loose}
+
+
+def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in tensors.items()}
+
+
+def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor], when: str) -> None:
+    """Raise ValueError if a forward pass changed a tensor; one of another shape is a cache."""
+    for name, value in before.items():
+        now = after.get(name, value)
+        if now.shape == value.shape and not torch.equal(now.detach(), value):
+            raise ValueError(
+                f"its forward changes {name}{when}, which would pass from client to client, or from scores "
+                "to training; make it a persistent float buffer that changes in place and in training only, "
+                "or remove it"
             )
 
 

@@ -43,6 +43,11 @@ def list_constants(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def list_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the children in order; unlike `named_children`, a layer that is used twice is there twice."""
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
 def move_constants(constants: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Move constants to a device, and return them; a second call for the same device costs nothing."""
     for name, value in constants.items():

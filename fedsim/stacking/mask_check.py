@@ -96,8 +96,9 @@ def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Ba
     """Return the loss and its flat gradient; with zero weights the loss alone may not depend on the batch."""
     params = {key: weight.detach().requires_grad_() for key, weight in weights.items()}
     value = loss(params, batch)
-    slopes = torch.autograd.grad(value, list(params.values())) if params else ()
-    return value.detach(), torch.cat([torch.zeros(1, device=value.device), *(s.flatten() for s in slopes)])
+    slopes = torch.autograd.grad(value, list(params.values()), allow_unused=True) if params else ()
+    used = [slope.flatten() for slope in slopes if slope is not None]
+    return value.detach(), torch.cat([torch.zeros(1, device=value.device), *used])
 
 
 def _are_close(one: Tensor, other: Tensor, rounding: float) -> bool:

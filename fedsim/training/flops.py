@@ -8,8 +8,10 @@ parameters that train.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from fedsim.models.net import Net, Params
 from fedsim.models.probe import skip_breakpoints
+from fedsim.models.state import list_children
 
 COUNTED_ON = 2
 """Examples in the counted batch: a single example has no batch statistics."""
@@ -106,11 +109,27 @@ def example_flops(
     # Other attention kernels have no formula on a CPU; the MATH kernel uses matrix products, which count.
     count = _Count()  # type: ignore[no-untyped-call]
     alone = torch.random.fork_rng(devices=[])
-    with net.training_mode(), alone, skip_breakpoints(), sdpa_kernel(SDPBackend.MATH), count:
+    with (
+        net.training_mode(),
+        alone,
+        skip_breakpoints(),
+        sdpa_kernel(SDPBackend.MATH),
+        _decompose_layers(),
+        count,
+    ):
         output = run(state, x)
         if weights:
             torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return int(count.total) // COUNTED_ON
+
+
+@contextmanager
+def _decompose_layers() -> Iterator[None]:
+    """Have torch run an LSTM as matrix products, which count: oneDNN runs it as one operation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that this is slower
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def _bound_values(net: Net, example: Tensor) -> int:
@@ -138,7 +157,7 @@ def _make_zeros(like: Tensor, device: torch.device) -> Tensor:
 
 def _module_from(net: Net, start: str) -> nn.Module:
     """Return the module from this block on; keys keep their names."""
-    blocks = list(net.module.named_children())[net.block_names.index(start) :]
+    blocks = list_children(net.module)[net.block_names.index(start) :]
     return nn.Sequential(OrderedDict(blocks))
 
 

@@ -165,6 +165,34 @@ def test_every_weight_that_does_not_fit_is_named_at_once() -> None:
     assert f"{last} is [7] in the file and [4] in the model" in message
 
 
+class Adapted(nn.Module):
+    """As peft wraps a layer and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.head = nn.Module(), nn.Module()
+        self.fc1.base_layer, self.fc1.lora_A = nn.Linear(12, 8), nn.Linear(12, 2, bias=False)
+        self.head.modules_to_save = nn.ModuleDict({"default": nn.Linear(8, 4)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc1.base_layer(x) + self.fc1.lora_A(x).sum(1, keepdim=True)
+        return self.head.modules_to_save["default"](hidden)
+
+
+def test_adapters_begin_anew_on_plain_weights() -> None:
+    net = Net(Adapted, "own", inputs=InputForm((12,), 0, (4,)))
+    sizes = {"fc1.weight": (8, 12), "fc1.bias": (8,), "head.weight": (4, 8), "head.bias": (4,)}
+    plain = {name: torch.randn(size) for name, size in sizes.items()}
+    cold = net.init(0)
+    net.load_weights(parse_weights(save(plain), "w"))
+    warm = net.init(0)
+    assert torch.equal(warm["fc1.base_layer.weight"], plain["fc1.weight"])
+    assert torch.equal(warm["head.modules_to_save.default.bias"], plain["head.bias"])
+    assert torch.equal(warm["fc1.lora_A.weight"], cold["fc1.lora_A.weight"])
+    nothing = parse_weights(save(plain), "w", ignore=["fc1", "head"])
+    assert "nothing of the file is loaded" in faults_of(nothing, net)[1]
+
+
 def test_ignored_parameters_begin_anew() -> None:
     wider = make_net("mlp", input_shape=(12,), num_classes=9)
     initial = parse_weights(save({**wider.init(99), "extra": torch.zeros(1)}), "w", ignore=["head", "ex*"])

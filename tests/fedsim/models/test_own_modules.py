@@ -277,6 +277,31 @@ class Counting(nn.Module):
         return self.fc(x)
 
 
+class Remembering(nn.Module):
+    """Keeps a mean of its inputs in some way."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.fc, self.where = nn.Linear(12, 4), where
+        if where == "attribute":
+            self.mean = torch.zeros(12)
+        else:
+            self.register_buffer("mean", torch.zeros(12), persistent=where != "hidden buffer")
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (self.where == "assigned buffer" and self.training) or self.where == "attribute":
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        elif self.where == "buffer in evaluation" or self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0).detach())
+        return self.fc(x - self.mean)
+
+
+class Masked(PlainMLP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+
+
 class TwoInputs(PlainMLP):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         return self.fc2(self.fc1(x) + y)
@@ -332,7 +357,12 @@ class Listing(PlainMLP):
             Listing,
             "in more, a plain list, so that their weights would not train; use nn.ModuleList",
         ),
-        (Counting, "changes the buffer calls of whole numbers"),
+        (Counting, "changes calls, which would pass from client to client"),
+        (partial(Remembering, "assigned buffer"), r"assigns the buffer mean, .* self.mean.copy_"),
+        (partial(Remembering, "attribute"), "changes mean, which would pass from client to client"),
+        (partial(Remembering, "hidden buffer"), "changes mean, which would pass from client to client"),
+        (partial(Remembering, "buffer in evaluation"), "changes mean in evaluation mode"),
+        (Masked, "buffer mask is not finite, .* register it with persistent=False"),
         (TwoInputs, "does not take a batch of numbers of shape .3, 12."),
         (Noisy, "draws random numbers in evaluation mode"),
         (NumpyNoise, "draws from NumPy's generator"),
@@ -344,6 +374,83 @@ class Listing(PlainMLP):
 def test_what_cannot_serve_is_refused_by_name(build: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Net(build, "own", inputs=VECTORS)
+
+
+def test_a_buffer_that_changes_in_place_travels() -> None:
+    net = Net(partial(Remembering, "buffer"), "own", inputs=VECTORS)
+    params = {key: value.clone() for key, value in net.init(1).items()}
+    with net.training_mode():
+        net(params, torch.ones(4, 12))
+    assert params["mean"].tolist() == pytest.approx([0.1] * 12)
+
+
+def make_with_one_activation() -> nn.Module:
+    activation = nn.ReLU()
+    body = nn.Sequential(nn.Linear(12, 8), activation, nn.Linear(8, 8), activation)
+    return nn.Sequential(nn.Linear(12, 12), activation, body, activation, nn.Linear(8, 4))
+
+
+def test_a_layer_that_is_used_twice_runs_twice() -> None:
+    net, x = Net(make_with_one_activation, "own"), torch.randn(5, 12)
+    params = net.init(0)
+    module = make_with_one_activation()
+    module.load_state_dict(params)
+    assert torch.equal(net(params, x), module(x))
+    assert list(net.block_names) == ["0", "1", "2", "3", "4"]
+
+
+class Blurring(nn.MaxPool2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) - 1
+
+
+def test_only_torchs_own_pooling_goes_before_an_activation() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), Blurring(2), nn.Flatten(), nn.Linear(18, 4))
+
+    net, x = Net(make, "own", inputs=InputForm((1, 8, 8), 0, (4,))), torch.randn(3, 1, 8, 8)
+    module = make()
+    module.load_state_dict(params := net.init(0))
+    assert torch.equal(net(params, x), module(x))
+
+
+def test_running_statistics_of_other_layers_are_not_stacked() -> None:
+    def make() -> nn.Module:
+        norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+        return nn.Sequential(nn.Unflatten(1, (2, 6)), norm, nn.Flatten(), nn.Linear(12, 4))
+
+    assert "running statistics" in Net(make, "own", inputs=VECTORS).unstackable
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """As timm's layers with an activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(super().forward(x))
+
+
+def test_a_batch_norm_of_a_library_takes_a_batch_of_one() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 8), OwnNorm(8), nn.Linear(8, 4))
+
+    net = Net(make, "own", inputs=VECTORS)
+    params = {key: value.clone() for key, value in net.init(0).items()}
+    with net.training_mode():
+        assert net(params, torch.ones(1, 12)).shape == (1, 4)
+        assert (params["1.running_mean"] == 0).all()
+        net(params, torch.randn(4, 12))
+    assert (params["1.running_mean"] != 0).all()
+
+
+def test_a_weight_without_use_does_not_keep_clients_from_a_stack() -> None:
+    class Unused(PlainMLP):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = nn.Linear(3, 3)
+
+    population = federation_of(Net(Unused, "own", inputs=VECTORS), [16, 24, 19])
+    *_, last = simulate(FedAvg(), population, StackedPool(FedAvg(), population, 3))
+    assert last.engine["stacked"] == {"together": 3, "alone": {}}
 
 
 def test_frozen_blocks_keep_their_running_statistics() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -37,7 +38,7 @@ from fedsim.data.federation import make_federation
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.models import make_net
-from fedsim.models.net import Net
+from fedsim.models.net import InputForm, Net
 from fedsim.samplers import CohortSampling
 from fedsim.samplers.oort import Oort
 from fedsim.samplers.samplers import PowerOfChoice
@@ -167,6 +168,21 @@ def test_torchs_own_counter_says_the_same(name: str) -> None:
         output = functional_call(net.module, state, (torch.stack([example] * 2),))
         torch.autograd.grad(output.sum(), weights)
     assert example_flops(net, net.parameters, example) == counter.get_total_flops() // 2
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def test_an_lstm_is_counted_as_its_matrix_products() -> None:
+    """Four gates of 32 units, over 20 steps: of 8 inputs and of 32 units each."""
+    net = Net(Recurrent, "own", inputs=InputForm((20, 8), 0, (2,)))
+    assert example_flops(net, (), torch.zeros(20, 8)) == 20 * 2 * 4 * 32 * (8 + 32) + 2 * 32 * 2
 
 
 def test_counting_draws_nothing_and_leaves_the_net_as_it_was(cnn: Net) -> None:
