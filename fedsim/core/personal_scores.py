@@ -98,26 +98,36 @@ class PersonalScores:
             found |= {f"personal_{convention}_{name}": value for name, value in named.items()}
         return found
 
+    def list_evaluated(self) -> list[int]:
+        """List the clients with test examples of any convention, in order."""
+        return sorted({client for each in (self, *self.more.values()) for client in each.clients.tolist()})
+
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per client: client, tests, correct, loss (the mean).
+        """Return one row per evaluated client: client, tests, correct, loss (the mean).
 
         Instead of `correct` there are other metrics where the run has these. If the clients fine-tuned, a row
         also has the scores before, such as correct_before and loss_before. Columns of a further convention
-        are named by it, such as correct_global; they are empty for a client without such test examples.
+        are named by it, such as correct_global. A client without test examples of the first convention has
+        zeros, and of a further one empty columns.
         """
         columns: dict[str, list[Any]] = {"client": self.clients.tolist(), "tests": self.tests.tolist()}
         columns |= self._list_columns(self.correct, self.loss, self.states)
         if self.before_correct is not None and self.before_loss is not None:
             before = self._list_columns(self.before_correct, self.before_loss, self.before_states)
             columns |= {f"{name}_before": values for name, values in before.items()}
+        own = {row[0]: row[1:] for row in zip(*columns.values(), strict=True)}
+        names, nothing = list(columns)[1:], [0] * (len(columns) - 1)
+        found: list[dict[str, Any]] = [
+            {"client": client, **dict(zip(names, own.get(client, nothing), strict=True))}
+            for client in self.list_evaluated()
+        ]
         for convention, scores in self.more.items():
             rows = {row.pop("client"): row for row in scores.rows()}
-            names = next(iter(rows.values()), {})
-            columns |= {
-                f"{name}_{convention}": [rows.get(client, {}).get(name, "") for client in columns["client"]]
-                for name in names
-            }
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            names = list(next(iter(rows.values()), {}))
+            for row in found:
+                its = rows.get(row["client"], {})
+                row |= {f"{name}_{convention}": its.get(name, "") for name in names}
+        return found
 
     def _list_columns(self, correct: Whole, loss: Real, states: States) -> dict[str, list[Any]]:
         values = measure_clients(self.tests, correct, loss, states, self.scorer)
@@ -248,7 +258,7 @@ def sorted_curve(scores: PersonalScores) -> tuple[Whole, Real]:
 
 def scores_from_rows(rows: Iterable[Mapping[str, Any]]) -> PersonalScores:
     """Rebuild the scores of a classification from the rows of its `personal.csv`, from `csv.DictReader`."""
-    table = list(rows)
+    table = [row for row in rows if int(row["tests"])]
 
     def column(name: str, kind: Any) -> Any:
         return np.array([kind(row[name]) for row in table], kind)

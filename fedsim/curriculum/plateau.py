@@ -20,6 +20,7 @@ models, do not follow it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -91,7 +92,8 @@ class PlateauDecay(StatefulWrapper):
         """The base algorithm's state, and the factor of the next round."""
         after = super().aggregate(ctx, state, reduced)
         loss = reduced.metrics.get("train_loss")
-        if loss is None or ctx.round < self.schedule.warmup:
+        # A cohort without examples has measured nothing, and a diverged client nothing that can be compared.
+        if loss is None or not math.isfinite(loss) or ctx.round < self.schedule.warmup:
             return after
         # Losses can be negative, as those of FedCL: a new best is always below the old one.
         if state.best is None or loss < state.best - self.schedule.threshold * abs(state.best):

@@ -333,6 +333,6 @@ def _add_scores(
         result,
         metrics={**deployed, **personal.metrics(), **result.metrics},
         traffic=result.traffic + Traffic(personal=personal.bytes_down),
-        cost=result.cost + meter.tuning_cost(ctx, personal.clients.tolist()),
+        cost=result.cost + meter.tuning_cost(ctx, personal.list_evaluated()),
         personal=personal,
     )

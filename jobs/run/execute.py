@@ -77,6 +77,7 @@ class _ResultListener(RunListener):
 
     def on_personal_scores(self, scores: PersonalScores) -> None:
         self._result.personal = scores
+        self._listener.on_personal_scores(scores)
 
     def on_end(self, attempt: Attempt) -> None:
         self._listener.on_end(attempt)

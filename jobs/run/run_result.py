@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.evaluation.model_selection import ChosenModel, list_candidates
 from fedsim.engine.stopping import RunEnd
-from fedsim.learning_tasks.metrics import find_main_metric, is_lower_better
+from fedsim.learning_tasks.metrics import is_lower_better, main_metric_names
 from jobs.spec import JobSpec
 from jobs.store.records import RoundRecord, RunTotals
 
@@ -22,7 +23,7 @@ class FinalModel:
     """
 
     def __init__(self) -> None:
-        self._best: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._best: dict[str, tuple[str, float, dict[str, Any]]] = {}
 
     def add(self, record: RoundRecord) -> None:
         """Compare the models of the next record with the best ones so far."""
@@ -36,26 +37,33 @@ class FinalModel:
             for by, value in (("best_by_validation", found.validation), ("best_on_test", found.test)):
                 if value is None:
                     continue
-                if by not in self._best or found.is_better(value, self._best[by][0]):
-                    self._best[by] = (value, entry)
+                metric, best, _ = self._best.get(by, ("", value, entry))
+                # Values of two metrics cannot be compared: `evaluation.metrics` may change at a resume.
+                if metric != found.metric or found.is_better(value, best):
+                    self._best[by] = (found.metric, value, entry)
 
     def document(self) -> dict[str, Any]:
         """Return the choices by name, `best_by_validation` and `best_on_test`; {} without validation."""
-        return {by: entry for by, (_, entry) in self._best.items()}
+        return {by: entry for by, (_, _, entry) in self._best.items()}
 
 
 class BestRound:
     """The round with the best global model on the test set; `add` takes one record after the other."""
 
     def __init__(self) -> None:
+        self._name: str | None = None
         self._found: dict[str, Any] = {}
 
     def add(self, record: RoundRecord) -> None:
         """Compare the main metric of the next record with the best one so far."""
-        name = find_main_metric(record.metrics)
-        if name is None or not name.startswith("global_") or "_validation_" in name:
+        # Where the model has diverged its value is null, and another metric would take its place.
+        if self._name not in record.metrics:
+            self._name = next((name for name in main_metric_names() if name in record.metrics), self._name)
+        if self._name is None or not self._name.startswith("global_") or "_validation_" in self._name:
             return
-        value: Any = record.metrics[name]
+        name, value = self._name, record.metrics.get(self._name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return
         sign = -1 if is_lower_better(name) else 1
         if name not in self._found or sign * value > sign * self._found[name]:
             self._found = {"round": record.round, name: value}

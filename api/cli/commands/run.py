@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from api.cli.job_progress import ProgressView
     from api.cli.run_folder import RunFolder
+    from fedsim.core.personal_scores import PersonalScores
     from fedsim.engine.faults import Chaos
     from jobs.run.run_result import RunResult
     from jobs.settings import Settings
@@ -264,6 +265,13 @@ class ViewListener(RunListener):
         if self.signals is not None and self.signals.is_setting_up:
             self.signals.raise_if_asked()
             self.signals.is_setting_up = False
+
+    def on_personal_scores(self, scores: PersonalScores) -> None:
+        """Write the scores at once: after a stop in the last round no further round makes them."""
+        from api.reports.run_files import PERSONAL
+
+        if self.folder is not None:
+            (self.folder.path / PERSONAL).write_text(scores.to_csv(), "utf-8")
 
     def on_round(self, record: RoundRecord) -> None:
         """Show the round."""

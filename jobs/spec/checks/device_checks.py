@@ -86,10 +86,10 @@ def _find_over_selection_faults(spec: JobSpec) -> list[FieldError]:
     curriculum = spec.curriculum.clients
     if curriculum is None or not isinstance(_make_policy(spec), OverSelection):
         return []
-    if curriculum.batches != "together" and curriculum.pace != "outer":
+    if curriculum.batches == "one":
         return []
-    way = "batches: together" if curriculum.batches == "together" else "pace: outer"
-    message = f"takes the first clients of a cohort, and curriculum.clients.{way} plans whole ones"
+    way = f"curriculum.clients.batches: {curriculum.batches}"
+    message = f"takes the first clients of a cohort, and {way} plans whole ones"
     return [FieldError("devices.policy", "over_selection", message, "use another policy, such as deadline")]
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.errors import FieldError
-from fedsim.learning_tasks.metrics import find_metric
+from fedsim.learning_tasks.metrics import METRICS, find_metric
 from jobs.spec.job_spec import JobSpec
 
-SCORE = re.compile(r"(?P<model>.+?)(?P<validation>_validation)?_(accuracy|loss)")
-
-ACCURACIES = ("personal_accuracy", "personal_accuracy_mean", "personal_accuracy_worst10")
-PERSONAL_METRICS = (*ACCURACIES, "personal_loss")
-"""Each also exists with `_before`, where clients tune their models."""
+SCORE = re.compile(rf"(?P<model>.+?)(?P<validation>_validation)?_({'|'.join(METRICS)}|loss)")
 
 PERSONAL_HINT = "take personal_accuracy_mean, with evaluation.personal: always"
 
@@ -72,11 +69,13 @@ def _find_metric_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_personal_faults(spec: JobSpec, metric: str) -> list[FieldError]:
-    plain = metric.removesuffix("_before")
+    known = [f"personal_{kind}{part}" for kind in _list_kinds(spec) for part in ("", "_mean", "_worst10")]
+    known.append("personal_loss")
+    plain = metric.removesuffix("_before")  # each exists before tuning, too
     for kind in spec.data.tests.also:
         plain = plain.replace(f"personal_{kind}_", "personal_")
-    if plain not in PERSONAL_METRICS:
-        hint = f"take one of {', '.join(PERSONAL_METRICS)}"
+    if plain not in known:
+        hint = f"take one of {', '.join(known)}"
         return [_make_fault(metric, "is no measure of quality", hint)]
     if spec.evaluation.personal != "always":
         when = f"with evaluation.personal: {spec.evaluation.personal}"
@@ -96,8 +95,14 @@ def _list_known_metrics(spec: JobSpec, algorithm: type[Algorithm]) -> list[str]:
     sets = [*([""] if tested else []), *(["_validation"] if spec.evaluation.validation else [])]
     sets += ["_backdoor"] if tested and has_backdoor else []
     sets += ["_members"] if tested and spec.evaluation.membership else []
-    scores = [f"{model}{kind}_{what}" for model in models for kind in sets for what in ("accuracy", "loss")]
+    kinds = (*_list_kinds(spec), "loss")
+    scores = [f"{model}{part}_{kind}" for model in models for part in sets for kind in kinds]
     return [*scores, "train_loss", *(["open_share"] if spec.curriculum.data else [])]
+
+
+def _list_kinds(spec: JobSpec) -> Sequence[str]:
+    """List the metrics of the spec; without `evaluation.metrics` all, because the data has its own."""
+    return spec.evaluation.metrics or tuple(METRICS)
 
 
 def _has_own_metrics(algorithm: type[Algorithm]) -> bool:

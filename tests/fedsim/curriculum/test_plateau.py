@@ -89,6 +89,18 @@ def test_a_negative_loss_that_rises_is_a_plateau() -> None:
     assert (state.best, state.factor) == (-4.5, 0.25)
 
 
+def test_a_round_without_a_loss_is_no_best_round() -> None:
+    """A cohort without examples has the loss NaN, below which nothing can be."""
+    population = federation(rounds=1)
+    algorithm = watched(schedule=PlateauSchedule(factor=0.5, patience=1, threshold=0.01))
+    ctx, pool = population.context(0), SerialPool(algorithm, population)
+    state = make_initial_state(algorithm, population)
+    reduced = pool.begin_training(algorithm, ctx, state, [0, 1])()
+    for loss in (float("nan"), 0.7, 0.6, 0.5, float("nan"), float("nan"), 0.4):
+        state = algorithm.aggregate(ctx, state, replace(reduced, metrics={"train_loss": loss}))
+    assert (state.best, state.factor) == (0.4, 1.0)
+
+
 def test_stacks_train_as_one_by_one() -> None:
     same_as_one_by_one(watched(quick("scaffold")), 3, torch.float32, small(rounds=3, local=LOCAL))
 

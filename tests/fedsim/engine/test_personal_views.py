@@ -86,8 +86,9 @@ def test_a_client_without_tests_of_one_convention_has_the_others() -> None:
     assert scores.more["global"].clients.tolist() == list(range(6))
     assert scores.metrics()["personal_untested"] == 1
     rows = scores.rows()
-    assert [row["client"] for row in rows] == scores.clients.tolist()
-    assert [row["tests_global"] for row in rows] == [len(population.dataset.test)] * 5
+    assert [row["client"] for row in rows] == scores.list_evaluated() == list(range(6))
+    assert [row["tests_global"] for row in rows] == [len(population.dataset.test)] * 6
+    assert (rows[1]["tests"], rows[1]["correct"]) == (0, 0)
     assert scores_from_rows(rows).accuracies().tolist() == scores.accuracies().tolist()
 
 

@@ -26,6 +26,16 @@ def faults_of(metric: str, algorithm: str = "fedavg", **more: Any) -> list[str]:
     return [f"{fault.message}; {fault.hint}" for fault in found]
 
 
+def test_a_run_can_stop_by_the_metric_of_its_task() -> None:
+    table = {"dataset": "diabetes", "partition": "iid"}
+    assert faults_of("global_rmse", data=table) == []
+    assert faults_of("personal_rmse_mean", data=table, **ALWAYS) == []
+    assert faults_of("global_auroc", evaluation={"metrics": ["auroc"]}) == []
+    assert (
+        "take one of global_auroc, global_loss" in faults_of("energy", evaluation={"metrics": ["auroc"]})[0]
+    )
+
+
 def test_a_target_in_percent_is_never_reached() -> None:
     stop = {"metric": "global_accuracy", "target": 90}
     [fault] = find_stop_faults(parse_spec({"algorithm": "fedavg", "stop": stop}))
@@ -83,7 +93,7 @@ def test_metrics_that_a_run_measures_are_welcome() -> None:
         ("gobal_accuracy", {}, "did you mean 'global_accuracy'?"),
         ("gobal_accuracy", {"algorithm": "kdia"}, "did you mean 'global_accuracy'?"),
         ("teacher_accuracy", {}, "is no metric of this run"),
-        ("energy", {}, "take one of global_accuracy, global_loss, train_loss"),
+        ("energy", {}, "take one of global_perplexity, global_mean_iou, global_rmse, global_accuracy"),
         ("global_accuracy", {"algorithm": "fedper"}, "fedper has no global model"),
         ("global_validation_loss", {}, "set evaluation.validation"),
         ("personal_accuracy", {}, "evaluation.personal: auto; set evaluation.personal: always"),
