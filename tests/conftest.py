@@ -7,6 +7,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# The machine decides how long an example takes, so no deadline; no folder of past examples is left behind.
+settings.register_profile("fedsim", deadline=None, database=None, derandomize=True, max_examples=60)
+settings.load_profile("fedsim")
 
 # The GPUs of the tests are numbers, whatever this machine has. Ray's processes have it from here.
 os.environ.setdefault("FEDSIM_LOGICAL_GPUS", "1")
@@ -29,7 +34,7 @@ def ray_cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-REQUIRED = ("chromium", "PostgreSQL", "dataset-fashion-mnist", "could not import")
+REQUIRED = ("chromium", "PostgreSQL", "dataset-fashion-mnist", "could not import", "the extra '")
 """What a skip must not be for where everything is installed (FEDSIM_REQUIRE_ALL=1, as in CI)."""
 
 UNPACKED = ("data root",)
@@ -45,7 +50,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Where everything is installed, a skip for want of it is a failure."""
     outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
+    _require_all(outcome.get_result())  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """The same for a module that skips itself when it is read."""
+    outcome = yield
+    _require_all(outcome.get_result())  # type: ignore[attr-defined]
+
+
+def _require_all(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped and os.environ.get("FEDSIM_REQUIRE_ALL"):
         reason = str(report.longrepr)
         required = REQUIRED + UNPACKED * bool(os.environ.get("FEDSIM_DATA"))

@@ -1,8 +1,9 @@
-"""The memory that this process has used, and the memory that it may use."""
+"""The memory that this process has used, and the memory that it may use; the name of the processor."""
 
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
 from contextlib import suppress
@@ -79,3 +80,11 @@ def require_memory(what: str, size: int) -> None:
         return
     message = f"{what} takes {size / 1e9:,.3g} GB of memory, and at most {most / 1e9:,.3g} GB may be used"
     raise DataError(message, hint)
+
+
+def name_processor() -> str:
+    """Name the model of the processor, which decides the last bits of results; "" if it is not known."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text("utf-8").splitlines() if about.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())

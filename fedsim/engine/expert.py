@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
+from fedsim.base.memory_usage import name_processor
 from fedsim.clients.population import Population
 from fedsim.core.local_training import LocalTraining
 from fedsim.core.run_settings import RunSettings
@@ -107,8 +108,10 @@ def _losses(data: Dataset, net: Net, params: Params) -> Losses:
 
 
 def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
-    """Return a hash of everything that the losses depend on: data, transforms, model, recipe and seed."""
-    sha = hashlib.sha256()
+    """Return a hash of everything that the losses depend on: data, model, recipe, seed and machine."""
+    # Another torch or processor has other last bits, and a home may be shared or outlive an upgrade.
+    machine = torch.__version__, name_processor(), torch.backends.cpu.get_cpu_capability()
+    sha = hashlib.sha256(repr(machine).encode())
     for array in (data.train.x, data.train.y):
         sha.update(f"{array.dtype} {array.shape}".encode())
         sha.update(np.ascontiguousarray(array).data)

@@ -220,5 +220,5 @@ def explain_other_training(algorithm: Algorithm | type[Algorithm]) -> str:
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     for reader in _READERS:
         if issubclass(kind, reader):
-            return f"its clients use their examples outside of local steps ({reader.__name__})"
+            return "its clients use their examples outside of local steps"
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedsim.base.memory_usage import name_processor
 from fedsim.clients.population import Population
 from fedsim.core.personal_scores import PersonalScores, sorted_curve
 from fedsim.engine.experiment import Experiment
@@ -175,10 +175,7 @@ def name_device(device: str) -> str:
     """Name the GPU or the processor: it decides the last digits and the seconds."""
     if device == "cuda":
         return torch.cuda.get_device_name(0)
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text("utf-8").splitlines() if about.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(models), platform.processor() or device)
+    return name_processor() or device
 
 
 def find_code_version() -> str:

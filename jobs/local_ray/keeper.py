@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -150,8 +151,8 @@ def _watch_ray(
                 return 1
         if not ready:
             ready = _publish_address(home, addresses)
-        elif _was_touched_within(home / ALIVE, settings.ray_idle_seconds):
-            last_needed = time.monotonic()
+        elif (age := _measure_age(home / ALIVE)) < settings.ray_idle_seconds:
+            last_needed = max(last_needed, time.monotonic() - age)
         elif time.monotonic() - last_needed > settings.ray_idle_seconds:
             if not forks.has_runners() and not has_running_jobs(addresses, read_or_make_token(home)):
                 sys.stderr.write("no API and no job needs Ray any more: ending\n")
@@ -175,11 +176,12 @@ def _is_mine(home: Path) -> bool:
     return written is not None and written.pid == os.getpid()
 
 
-def _was_touched_within(file: Path, seconds: float) -> bool:
+def _measure_age(file: Path) -> float:
+    """Return the seconds since a file was touched; infinity if it is gone."""
     try:
-        return time.time() - file.stat().st_mtime < seconds
+        return time.time() - file.stat().st_mtime
     except OSError:
-        return False
+        return math.inf
 
 
 def has_running_jobs(addresses: Addresses, secret: str) -> bool:

@@ -215,8 +215,8 @@ def running_service(
     settings = replace(settings, database_url=service_database(settings.make_home()))
     with JobStore.open(settings.database_url) as store:
         service = RunningService(create_app(settings, store, queue, **options), settings, store, queue, port)
-        service.start()
         try:
+            service.start()
             yield service
         finally:
             service.stop()

@@ -110,8 +110,10 @@ def running_server(home: Path, **environment: str) -> Iterator[Server]:
         server.start()
         yield server
     finally:
-        server.stop()
-        stop_ray(server.settings)
+        try:
+            server.stop()
+        finally:
+            stop_ray(server.settings)
 
 
 def submit(http: httpx.Client, spec: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ COMMANDS = (
     *("events", "logs", "rounds", "artifacts", "cancel", "resume", "delete", "sweep", "compare", "verify"),
     *("plan", "partition", "check", "inspect", "new", "algorithms", "models", "datasets", "partitions"),
     *("samplers", "attacks", "aggregators", "compressors", "optimizers", "schedules", "fleets"),
-    *("policies", "presets", "schema"),
+    *("policies", "presets", "schema", "cluster", "export", "report", "reproduce", "tune"),
 )
 
 

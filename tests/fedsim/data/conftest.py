@@ -2,11 +2,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-# The machine decides how long an example takes, so no deadline; no folder of past examples is left behind.
-settings.register_profile("fedsim", deadline=None, database=None, derandomize=True, max_examples=60)
-settings.load_profile("fedsim")
 
 
 @pytest.fixture(scope="session")

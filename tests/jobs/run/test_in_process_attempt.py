@@ -121,7 +121,11 @@ def test_other_runs_go_to_ray(where: str, settings: Settings, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_short_run_imports_no_ray() -> None:
-    code = "import sys; from jobs.run.execute import execute; assert 'ray' not in sys.modules"
+    code = (
+        "import sys; from jobs.run.execute import execute; from jobs.settings import Settings; "
+        "from jobs.spec import parse_spec; "
+        f"execute(parse_spec({SPEC!r}), Settings.from_env()); assert 'ray' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

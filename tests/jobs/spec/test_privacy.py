@@ -132,7 +132,7 @@ def test_privacy_for_examples_is_innermost(settings: Settings) -> None:
         ({**EXAMPLES, "delta": 0.02}, {}, "privacy.delta", "mean number of examples"),
         (EXAMPLES, {"algorithm": "fedlc"}, "privacy", "label counts"),
         (EXAMPLES, {"algorithm": "ditto"}, "privacy", "a second local loop"),
-        (EXAMPLES, {"algorithm": "kdia"}, "privacy", "StepNoise"),
+        (EXAMPLES, {"algorithm": "kdia"}, "privacy", "outside of local steps"),
         (EXAMPLES, {"local": {"clip_norm": 1.0}}, "local.clip_norm", "each example"),
         (EXAMPLES, {"curriculum": {"data": {}}}, "curriculum.data", "random batches"),
         (EXAMPLES, {"fairness": {"tilt": 1}}, "fairness.tilt", "no noise"),
