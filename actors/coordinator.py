@@ -94,11 +94,12 @@ class CoordinatorProcess(ExperimentRun):
         """Run all rounds; see `ExperimentRun`. Warnings are statuses, because the log stays on the head."""
         warnings = list[str]()
         with collect_warnings(warnings):
-            # A loop, not `yield from`: a warning comes before the step that logged it.
-            for step in super().run():
+            for step in super().run():  # a warning comes before the step that logged it
                 while warnings:
                     yield Status(f"warning: {warnings.pop(0)}")
                 yield step
+            for text in warnings:
+                yield Status(f"warning: {text}")
 
     def release_resources(self) -> None:
         """End the workers."""

@@ -43,7 +43,7 @@ from fedsim.learning_tasks.score import sum_scores
 from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
 STATES_PER_CALL = 32
-"""Client states that one actor is given at a time after a restart: the head holds no more of them at once."""
+"""Client states in one call after a restart: the head holds those of a few calls, and not all at once."""
 
 SHORT_ROUND_SECONDS = 0.02
 """A shorter round is sent as one message to each worker: there is little load to balance."""

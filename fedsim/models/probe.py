@@ -110,7 +110,7 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
     _check_hidden_modules(module)
     _check_finite_buffers(module)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    buffers, constants = dict(module.named_buffers()), _copy_tensors(_list_constants(module))
+    buffers, constants = dict(module.named_buffers()), _copy_tensors(_list_fixed_tensors(module))
     x = inputs.make_examples()
     with torch.random.fork_rng(devices=[]), skip_breakpoints():
         torch.manual_seed(0)
@@ -124,7 +124,7 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
             )
         # The last batch of a client may have one example; in training, BatchNorm takes no single one.
         _run_watched(module, x[:1], inputs)
-        _check_unchanged(constants, _list_constants(module), "")
+        _check_unchanged(constants, _list_fixed_tensors(module), "")
         _check_unchanged(trained, module.state_dict(), " in evaluation mode")
         head_error = "no blocks are declared" if head is None else _find_head_error(module, head, x)
         unstackable = (
@@ -214,7 +214,7 @@ def _check_assigned_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> 
             )
 
 
-def _list_constants(module: nn.Module) -> dict[str, Tensor]:
+def _list_fixed_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that are no keys, also those in plain attributes."""
     loose = {
         f"{path}.{name}".lstrip("."): value
