@@ -77,28 +77,27 @@ def test_rounds_of_the_warmup_do_not_count_and_the_factor_has_an_end() -> None:
     assert [each.method["lr_factor"] for each in found] == [1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2]
 
 
-def test_a_negative_loss_that_rises_is_a_plateau() -> None:
-    """FedCL's losses are negative where most examples are easy."""
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "factor"),
+    [
+        # FedCL's losses are negative where most examples are easy: one that rises is a plateau.
+        ([-4.5, -4.5, -4.47, -4.44, -4.4], -4.5, 0.25),
+        # A cohort without examples has the loss NaN, below which nothing can be.
+        ([NAN, 0.7, 0.6, 0.5, NAN, NAN, 0.4], 0.4, 1.0),
+    ],
+)
+def test_the_factor_after_these_losses(losses: list[float], best: float, factor: float) -> None:
     population = federation(rounds=1)
     algorithm = watched(schedule=PlateauSchedule(factor=0.5, patience=1, threshold=0.01))
     ctx, pool = population.context(0), SerialPool(algorithm, population)
     state = make_initial_state(algorithm, population)
     reduced = pool.begin_training(algorithm, ctx, state, [0, 1])()
-    for loss in (-4.5, -4.5, -4.47, -4.44, -4.4):
+    for loss in losses:
         state = algorithm.aggregate(ctx, state, replace(reduced, metrics={"train_loss": loss}))
-    assert (state.best, state.factor) == (-4.5, 0.25)
-
-
-def test_a_round_without_a_loss_is_no_best_round() -> None:
-    """A cohort without examples has the loss NaN, below which nothing can be."""
-    population = federation(rounds=1)
-    algorithm = watched(schedule=PlateauSchedule(factor=0.5, patience=1, threshold=0.01))
-    ctx, pool = population.context(0), SerialPool(algorithm, population)
-    state = make_initial_state(algorithm, population)
-    reduced = pool.begin_training(algorithm, ctx, state, [0, 1])()
-    for loss in (float("nan"), 0.7, 0.6, 0.5, float("nan"), float("nan"), 0.4):
-        state = algorithm.aggregate(ctx, state, replace(reduced, metrics={"train_loss": loss}))
-    assert (state.best, state.factor) == (0.4, 1.0)
+    assert (state.best, state.factor) == (best, factor)
 
 
 def test_stacks_train_as_one_by_one() -> None:
