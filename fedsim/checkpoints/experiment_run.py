@@ -243,7 +243,7 @@ class ExperimentRun(ABC):
             models.add(result)
             yield replace(result, state=None, in_flight=None)
             if checkpoints is not None:
-                checkpoints.note_round(result)
+                checkpoints.note_round(self._with_known_seconds(result))
                 policy = self._require_checkpoint_policy()
                 last = rounds if result.end is None else result.round
                 is_stopped = policy.is_asked_to_stop()
@@ -251,6 +251,11 @@ class ExperimentRun(ABC):
                     checkpoints.save(result, pool, last, models.chosen, models.best)
                 if is_stopped:
                     return
+
+    def _with_known_seconds(self, result: RoundResult) -> RoundResult:
+        """Return a repeated round with the seconds of its record, which count after another restart, too."""
+        known = self.known_seconds.get(result.round)
+        return result if known is None else replace(result, seconds={**result.seconds, "total": known})
 
     def _require_checkpoint_policy(self) -> CheckpointPolicy:
         if self.checkpoint_policy is None:

@@ -68,6 +68,19 @@ def rounds_of(made: CoordinatorProcess, population: Population, kept: Checkpoint
     return (r for r in made._run_rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
 
 
+def test_a_checkpoint_has_the_seconds_of_the_first_time(tmp_path: Path) -> None:
+    """A round that runs again after a loss keeps its record, by which `stop.max_seconds` counts."""
+    population, kept = split(), Checkpoints(str(tmp_path))
+    made = process(tmp_path, population)
+    made.known_seconds = {2: 7.5}
+    results = list(rounds_of(made, population, kept))
+    checkpoint = kept.load(lambda: make_initial_state(METHOD, population))
+    assert checkpoint is not None
+    seconds = [record["seconds"]["total"] for record in checkpoint.records]
+    assert seconds[1] == 7.5
+    assert seconds[0] == pytest.approx(results[0].seconds["total"], abs=1e-5)
+
+
 def accuracy(chosen: ChosenModel, population: Population) -> float:
     test = population.dataset.test
     params = {key: torch.from_numpy(value) for key, value in chosen.params.items()}
