@@ -10,7 +10,8 @@ from tests.jobs.desk import Desk
 @pytest.fixture(scope="session")
 def ray_home(tmp_path_factory):
     """A home whose local Ray runs; one for all tests, because each start costs seconds."""
-    settings = Settings(tmp_path_factory.mktemp("home"), ray_num_cpus=4)
+    # It would end between two tests that need it.
+    settings = Settings(tmp_path_factory.mktemp("home"), ray_num_cpus=4, ray_idle_seconds=3600)
     ensure_ray(settings)
     yield settings.home
     stop_ray(settings)
