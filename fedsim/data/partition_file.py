@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,8 +130,7 @@ def _make_lists(file: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The lists by client; JSON itself keeps only the last list of a client."""
     lists = dict(pairs)
     if len(lists) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for position, name in enumerate(names) if name in names[:position])
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise DataError(f"{file}: client {twice!r} has several lists", "write all its positions in one list")
     return lists
 

@@ -94,9 +94,11 @@ class SerialPool:
         broadcasts = make_broadcasts(algorithm, ctx, state)
         instructions = make_instructions(algorithm, ctx, state, cohort)
         self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
-        result, new_states = self._to_cpu(
-            *self._train_halving_stacks(ctx, cohort, self._to_client_device(broadcasts), instructions)
+        result, new_states = self._train_halving_stacks(
+            ctx, cohort, self._to_client_device(broadcasts), instructions
         )
+        if self.worker.device.type != "cpu":
+            result = result.to_numpy().to_tensors()  # the sums; the worker has moved the rest
         self._client_states.update(self._separate_states(new_states))
         down = measure_bytes_down(algorithm, ctx, broadcasts, instructions)
         engine = {"pool": self.name, "width": self.stack_size, "actors": 0, "restarts": 0}
@@ -147,18 +149,6 @@ class SerialPool:
     def _select_on_device(self, held: Mapping[int, Tree], clients: Iterable[int]) -> Mapping[int, Tree]:
         """Return the trees that are `held` for these clients, on the device of the clients."""
         return {client: self._to_client_device(held[client]) for client in clients if client in held}
-
-    def _to_cpu(
-        self, result: SpanResult, new_states: Mapping[int, Tree]
-    ) -> tuple[SpanResult, Mapping[int, Tree]]:
-        """Move a span's result and its new client states to the CPU."""
-        if self.worker.device.type == "cpu":
-            return result, new_states
-        home = {
-            client: tree.map(lambda leaf: leaf.cpu(), client_state)
-            for client, client_state in new_states.items()
-        }
-        return result.to_numpy().to_tensors(), home
 
     def measure_losses(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]

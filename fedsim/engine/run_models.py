@@ -12,6 +12,7 @@ from fedsim.core import Algorithm
 from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel, choose_better
 from fedsim.engine.results import RoundResult
 from fedsim.engine.resume_point import Checkpoint
+from fedsim.engine.server_messages import list_deployed_models
 
 
 class RunModels:
@@ -40,8 +41,8 @@ class RunModels:
         """Take the models of the next round; its result holds the server state."""
         if result.is_result:
             self.best = None
-        elif self.best is None and self._last is not None:
-            self.best = self._select_global(*self._last)
+        elif self.best is None:
+            self.best = self._select_last()
         self._last = result.round, result.state
         self.chosen = choose_better(self.chosen, self._algorithm, self._population, result)
 
@@ -51,18 +52,14 @@ class RunModels:
         Frozen weights that came from a file are among them. Returns {} if the algorithm deploys no model (the
         server then has only a part of it).
         """
-        found = self.best
-        if found is None and self._last is not None:
-            found = self._select_global(*self._last)
+        found = self.best or self._select_last()
         return self._add_constants(tree.to_numpy(found.params)) if found else {}
 
-    def _select_global(self, round: int, state: Any) -> BestModel | None:
-        """Select the model that is scored as `global`: the server's own, but for FedExP and ensembles."""
-        # Imported here: the rest of the module is read where there is no torch.
-        from fedsim.engine.server_messages import list_deployed_models
-
-        if not self._algorithm.deploys_models:
+    def _select_last(self) -> BestModel | None:
+        """Select the last model scored as `global`: that of the state, but for FedExP and ensembles."""
+        if self._last is None or not self._algorithm.deploys_models:
             return None
+        round, state = self._last
         models = list_deployed_models(self._algorithm, self._population.context(round - 1), state)
         is_one = len(self._population.nets) == 1 and "global" in models["0"]
         return BestModel(round, models["0"]["global"] if is_one else state.params)

@@ -109,7 +109,7 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
     """
     _check_hidden_modules(module)
     _check_finite_buffers(module)
-    before = {name: value.clone() for name, value in module.state_dict().items()}
+    before = _copy_tensors(module.state_dict())
     buffers, constants = dict(module.named_buffers()), _copy_tensors(_list_fixed_tensors(module))
     x = inputs.make_examples()
     with torch.random.fork_rng(devices=[]), skip_breakpoints():

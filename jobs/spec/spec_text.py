@@ -116,10 +116,15 @@ class _Loader(yaml.SafeLoader):
         return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
 
 
+def _add_plain_scalars(kind: Any) -> None:
+    """Have a loader or a dumper take the plain scalars of `_PLAIN` for what they are."""
+    for tag, pattern, first in _PLAIN:
+        kind.add_implicit_resolver(tag, re.compile(f"^(?:{pattern})$"), list(first))
+
+
 # PyYAML keeps these in class attributes: a new dict for this class leaves SafeLoader unchanged.
 _Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in _PLAIN:
-    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+_add_plain_scalars(_Loader)
 for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
     _Loader.add_constructor(_tag, _Loader.construct_number)
 
@@ -329,8 +334,7 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _Dumper.yaml_implicit_resolvers = {
     first: list(found) for first, found in yaml.SafeDumper.yaml_implicit_resolvers.items()
 }
-for _tag, _pattern, _first in _PLAIN:
-    _Dumper.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+_add_plain_scalars(_Dumper)
 
 
 def dump_spec(data: Mapping[str, Any]) -> str:

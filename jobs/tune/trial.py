@@ -199,7 +199,7 @@ def read_score(metrics: Mapping[str, Any], digest: str, metric: str | None) -> T
         return TrialScore(metric, finite, digest, "" if finite is not None else NO_SCORE)
     candidates = list(list_candidates(metrics))
     # Trials are compared by the same model; a method with more models would have more chances.
-    best = choose_best(iter([each for each in candidates if each.model == "global"] or candidates))
+    best = choose_best([each for each in candidates if each.model == "global"] or candidates)
     if best is None or not math.isfinite(best.validation):
         return TrialScore("", None, digest, NO_SCORE)
     return TrialScore(f"{best.model}_validation_{best.metric}", best.validation, digest)

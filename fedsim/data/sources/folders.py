@@ -130,9 +130,8 @@ def read_image_folders(
     classes = class_folders(folder / train)
     parts = [_list_images(folder / part, classes) for part in (train, test) if part is not None]
     files = [file for part in parts for file, _ in part]
-    version = (
-        3 if own else 1
-    )  # before 3, transparent pixels had any colour, and photographs lay on their sides
+    # Before version 3, transparent pixels had any colour, and photographs lay on their sides.
+    version = 3 if own else 1
     recipe = f"images {version} size={size} channels={channels} parts={[len(part) for part in parts]}"
     images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, channels)})[
         "x"

@@ -118,9 +118,8 @@ def _parts(
     file: Path, arrays: Mapping[str, Array], share: float, tokens: bool, task: str
 ) -> tuple[Examples, Examples]:
     endings = ("_train", "_test") if "x_train" in arrays else ("",)
-    wrong = "groups" if "x_train" in arrays else "groups_train"
+    right, wrong = ("groups_train", "groups") if "x_train" in arrays else ("groups", "groups_train")
     if wrong in arrays:
-        right = "groups_train" if "x_train" in arrays else "groups"
         raise DataError(f"{file}: {wrong} does not belong to x{endings[0]}", f"call it {right}")
     groups, owners = number_groups(file, [arrays.get("groups" + ending) for ending in endings])
     parts = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,7 +48,7 @@ def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
             yield Candidate(model, metric, value, test if isinstance(test, float) else None)
 
 
-def choose_best(candidates: Iterator[Candidate]) -> Candidate | None:
+def choose_best(candidates: Iterable[Candidate]) -> Candidate | None:
     """Return the candidate with the best validation value, the first of equals; None without candidates."""
     best: Candidate | None = None
     for each in candidates:
