@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from api.cli.display import format_age, format_state, make_data_console, make_plain_text, make_table
+from api.cli.display import (
+    format_age,
+    format_state,
+    make_data_console,
+    make_plain_text,
+    make_table,
+    print_table,
+)
 from api.reports.formatting import format_bytes, format_count, format_duration, format_number
 from jobs.spec.spec_text import dump_spec
 from jobs.store.records import Job, RoundRecord, RunTotals
@@ -17,18 +24,15 @@ def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
         job: the job.
         records: its round records; without them no cost is printed.
     """
-    console = make_data_console()
-    console.print(
-        make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job)))
-    )
+    print_table(make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job))))
     if records:
-        console.print(make_table(("cost of all rounds", ""), _totals(records), numbers=("",)))
+        print_table(make_table(("cost of all rounds", ""), _totals(records), numbers=("",)))
     if job.last_metrics:
         metrics = (
             (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
         )
-        console.print(make_table(("metric", "latest"), metrics, numbers=("latest",)))
-    console.print(dump_spec(job.spec), markup=False, end="")
+        print_table(make_table(("metric", "latest"), metrics, numbers=("latest",)))
+    make_data_console().print(dump_spec(job.spec), markup=False, end="")
 
 
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:

@@ -61,7 +61,7 @@ def algorithms(
 ) -> None:
     """List the algorithms: what each is for, its paper, and its traffic and computing relative to FedAvg."""
     from api.cli.algorithm_table import ABOUT_COSTS, make_algorithms_table
-    from api.cli.display import make_data_console, make_plain_text, print_json
+    from api.cli.display import make_data_console, make_plain_text, print_json, print_table
 
     if name is not None:
         _require_no_purpose(purpose)
@@ -72,13 +72,13 @@ def algorithms(
         print_json(entries)
         return
     console = make_data_console()
-    console.print(make_algorithms_table(entries, console.width))
+    print_table(make_algorithms_table(entries, console.width))
     console.print(make_plain_text(ABOUT_COSTS))
 
 
 def presets(name: PresetArgument = None, format: FormatOption = Format.TEXT) -> None:
     """List the presets: specs that come with fedsim. With a name, print the YAML of one."""
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
+    from api.cli.display import make_plain_text, make_table, print_json, print_table
     from jobs.spec import preset_text
     from jobs.spec import presets as summaries
 
@@ -92,11 +92,8 @@ def presets(name: PresetArgument = None, format: FormatOption = Format.TEXT) -> 
     elif format is Format.JSON:
         print_json([{"name": n, "summary": s, "text": preset_text(n)} for n, s in found.items()])
     else:
-        make_data_console().print(
-            make_table(
-                ("preset", "summary"), ((make_plain_text(n), make_plain_text(s)) for n, s in found.items())
-            )
-        )
+        rows = ((make_plain_text(n), make_plain_text(s)) for n, s in found.items())
+        print_table(make_table(("preset", "summary"), rows))
 
 
 class SchemaFormat(StrEnum):
@@ -134,7 +131,7 @@ def _make_command(kind: Kind) -> Callable[..., None]:
 
 
 def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
-    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json, print_table
 
     entries = _entries(kind, url)
     if name is not None:
@@ -157,7 +154,7 @@ def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None
         columns.insert(1, "stackable")
         for row, entry in zip(rows, entries, strict=True):
             row.insert(1, "yes" if entry["stacks"] else "no")
-    make_data_console().print(make_table(columns, ([make_plain_text(cell) for cell in row] for row in rows)))
+    print_table(make_table(columns, ([make_plain_text(cell) for cell in row] for row in rows)))
     if kind == "models":
         make_data_console().print(make_plain_text(_describe_stacking(entries)))
 
@@ -240,7 +237,7 @@ def _find_entry(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[st
 def _show_one(entry: dict[str, Any]) -> None:
     """Print one entry: summary, source, and the allowed values and meaning of each parameter."""
     from api.cli.algorithm_table import describe_purposes_and_costs
-    from api.cli.display import make_data_console, make_plain_text, make_table
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_table
     from fedsim.base.parameters import format_value
 
     texts = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
@@ -262,7 +259,7 @@ def _show_one(entry: dict[str, Any]) -> None:
             )
             for name, each in properties.items()
         )
-        make_data_console().print(
+        print_table(
             make_table(
                 ("parameter", "allowed values", "default", "meaning"),
                 ([make_plain_text(cell) for cell in row] for row in rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -43,7 +43,7 @@ def check(spec: SpecArgument, sets: SetOption = None, format: FormatOption = For
 
 def inspect(spec: SpecArgument, sets: SetOption = None, format: FormatOption = Format.TEXT) -> None:
     """Show the models of a spec, the first batch of a client, and what travels in a round."""
-    from api.cli.display import make_data_console, print_json, show_waiting
+    from api.cli.display import print_json, show_waiting
     from jobs.settings import Settings
     from jobs.spec import read_spec
     from jobs.spec.resolve import parse_spec_and_names
@@ -57,33 +57,34 @@ def inspect(spec: SpecArgument, sets: SetOption = None, format: FormatOption = F
     if format is Format.JSON:
         print_json({"models": [model.document() for model in found]})
         return
-    console = make_data_console()
     for model in found:
-        for part in describe_model(model):
-            console.print(part)
+        print_model(model)
 
 
-def describe_model(model: InspectedModel) -> Iterator[Any]:
-    """Yield lines and tables about one architecture, for the console."""
-    from api.cli.display import make_plain_text, make_table
+def print_model(model: InspectedModel) -> None:
+    """Print lines and tables about one architecture."""
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_table
 
+    console = make_data_console()
     flops = f"{format_count(model.forward_flops)} FLOPs forward, {format_count(model.step_flops)} in a step"
-    yield make_plain_text(f"model {model.name}: {model.parameters:,} parameters; for an example {flops}")
+    size = f"{model.parameters:,} parameters"
+    console.print(make_plain_text(f"model {model.name}: {size}; for an example {flops}"))
     rows = ([make_plain_text(cell) for cell in row] for row in _list_tensors(model))
-    yield make_table(MODEL_HEADS, rows, numbers=("numbers",))
+    print_table(make_table(MODEL_HEADS, rows, numbers=("numbers",)))
     client = model.client
     work = f"{client.examples:,} examples, {client.steps:,} local steps in round 1"
-    yield make_plain_text(f"client {client.client}: {work}; its first batch")
-    yield make_table(("", "shape", "type", "min", "max"), _list_arrays(client), numbers=("min", "max"))
+    console.print(make_plain_text(f"client {client.client}: {work}; its first batch"))
+    print_table(make_table(("", "shape", "type", "min", "max"), _list_arrays(client), numbers=("min", "max")))
     if client.labels:
         labels = ", ".join(f"{count} of class {label}" for label, count in client.labels.items())
-        yield make_plain_text(f"labels of the batch: {labels}")
-    yield make_plain_text("")
-    yield make_plain_text(f"what travels in round 1 between the server and client {client.client}")
+        console.print(make_plain_text(f"labels of the batch: {labels}"))
+    console.print()
+    console.print(make_plain_text(f"what travels in round 1 between the server and client {client.client}"))
     payloads = [(each.name, _format_size(each.down), _format_size(each.up)) for each in model.payloads]
     down, up = (sum(getattr(each, way) or 0 for each in model.payloads) for way in ("down", "up"))
     payloads.append(("total", _format_size(down), _format_size(up)))
-    yield make_table(("payload", "bytes down", "bytes up"), payloads, numbers=("bytes down", "bytes up"))
+    ways = ("bytes down", "bytes up")
+    print_table(make_table(("payload", *ways), payloads, numbers=ways))
 
 
 def _list_tensors(model: InspectedModel) -> Iterator[tuple[str, ...]]:

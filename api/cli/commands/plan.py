@@ -48,7 +48,7 @@ def plan(
         display.print_json(found.model_dump(mode="json"))
     elif found.fits:
         table = display.make_table(("resource", "forecast", "detail"), format_plan(found))
-        display.make_data_console().print(table)
+        display.print_table(table)
         for line in found.faster:
             display.print_message(f"faster: {line}")
     for note in found.notes:

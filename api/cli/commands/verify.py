@@ -83,7 +83,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
 def _print(verdict: Verdict, first: str, second: str) -> None:
     from rich.markup import escape
 
-    from api.cli.display import make_data_console, make_table, print_message
+    from api.cli.display import make_data_console, make_table, print_message, print_table
 
     rounds = "1 round agrees" if verdict.rounds == 1 else f"{verdict.rounds} rounds agree"
     if verdict.difference is None:
@@ -105,9 +105,7 @@ def _print(verdict: Verdict, first: str, second: str) -> None:
             f"stack sizes differ ({one} and {other}), and this alone changes the last bits: "
             "compare runs with the same resources.stack"
         )
-    make_data_console().print(
-        make_table(("round", "digest of", escape(first), escape(second)), rows, numbers=("round",))
-    )
+    print_table(make_table(("round", "digest of", escape(first), escape(second)), rows, numbers=("round",)))
 
 
 def _short(digest: str | None) -> str:

@@ -310,12 +310,12 @@ def test_a_job_that_stops_says_why_and_stops_after_the_same_round_if_it_is_lost(
 def test_a_job_whose_room_is_held_waits_for_it(tmp_path: Path) -> None:
     settings, cpus = Settings(tmp_path / "home"), ray.cluster_resources()["CPU"]
     held = placement_group([{"CPU": cpus}])
-    assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
     with JobStore.open(settings.database_url) as store, ThreadPoolExecutor(1) as threads:
         job_id = store.create(parse_spec({**SPEC, "rounds": 1}))[0].id
         store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
-        ended = threads.submit(run_job, job_id, settings)
         try:
+            assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
+            ended = threads.submit(run_job, job_id, settings)
             deadline = time.monotonic() + 90
             while not any(event.type == "warning" for event in store.events(job_id)):
                 assert time.monotonic() < deadline
