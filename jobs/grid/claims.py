@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from jobs.grid.journal import Spending
 from jobs.spec.grid import Axes, cells
@@ -99,6 +99,11 @@ OF_SPENT = ("converged", "spent")
 """The values of `show` whose figures are those of `SPENT`."""
 
 
+def _make_list(controls: Any) -> Any:
+    """Return one control as a list of one."""
+    return controls if isinstance(controls, (list, tuple)) else [controls]
+
+
 class Claim(Comparison):
     """A sentence of a paper, and the comparison that decides it.
 
@@ -107,8 +112,8 @@ class Claim(Comparison):
         sentence: what the paper claims.
         place: in the paper, such as "Table 2".
         figure: the paper's own figures.
-        control: a comparison in the same cell, but for the labels that it names. If it contradicts the
-            claim, the claim is not testable here.
+        control: one or several comparisons in the same cell, but for the labels that they name. If one of
+            them contradicts the claim, the claim is not testable here.
         why_not: the reason why no run of the table can test the claim; in place of a `baseline`.
     """
 
@@ -116,21 +121,21 @@ class Claim(Comparison):
     sentence: str
     place: str = ""
     figure: str = ""
-    control: Control | None = None
+    control: Annotated[tuple[Control, ...], BeforeValidator(_make_list)] = ()
     why_not: str = ""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Claim:
         if bool(self.why_not) == bool(self.baseline):
             raise ValueError(f"{self.id}: write either a baseline or why_not")
-        for part in (self, self.control):
-            if part is not None and (part.direction in ("level", "not_below")) != (part.margin is not None):
+        for part in (self, *self.control):
+            if (part.direction in ("level", "not_below")) != (part.margin is not None):
                 message = "directions level and not_below need a margin, and no other direction has one"
                 raise ValueError(f"{self.id}: {message}")
-            if part is not None and part.by is not None and part.margin is not None:
+            if part.by is not None and part.margin is not None:
                 raise ValueError(f"{self.id}: by belongs to direction above or below, and has no margin")
-            if part is not None and part.show in OF_SPENT and part.metric not in (None, *SPENT):
+            if part.show in OF_SPENT and part.metric not in (None, *SPENT):
                 raise ValueError(f"{self.id}: with show: {part.show} the metric is one of {', '.join(SPENT)}")
-            if part is not None and part.target is not None and part.show != "spent":
+            if part.target is not None and part.show != "spent":
                 raise ValueError(f"{self.id}: target belongs to show: spent, and show is {part.show}")
         return self

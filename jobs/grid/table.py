@@ -192,9 +192,9 @@ class Table(BaseModel):
     def _check_claims(self) -> None:
         known = self.list_views_as_labels().axes
         for claim in self.claims:
-            for part in (claim, claim.control):
-                faults = part.find_unknown_labels(known) if part is not None else []
-                if part is not None and part.show.startswith("reach") and self.against is None:
+            for part in (claim, *claim.control):
+                faults = part.find_unknown_labels(known)
+                if part.show.startswith("reach") and self.against is None:
                     raise ValueError(f"claims: {claim.id}: show: {part.show} needs `against`")
                 if faults:
                     raise ValueError(f"claims: {claim.id}: {', '.join(faults)} is no axis with such a label")

@@ -195,21 +195,24 @@ def judge_claims(table: Table, entries: Mapping[str, Entry]) -> list[Verdict]:
 
 def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) -> Verdict:
     verdict = _compare(claim, claim, table, found, cell)
-    if claim.control is None or verdict.outcome not in (Outcome.HELD, Outcome.REVERSED):
+    if verdict.outcome not in (Outcome.HELD, Outcome.REVERSED):
         return verdict
-    if claim.control.only_held and verdict.outcome is Outcome.REVERSED:
-        return verdict
-    control = _compare(claim, claim.control, table, found, cell)
-    harmless = {Outcome.HELD} if claim.control.must_hold else {*Outcome} - {Outcome.REVERSED}
-    if control.outcome not in harmless:
-        figure = control.format_difference() or str(control.outcome)
-        evidence = f"{_name_control(claim, claim.control, cell)} {figure}"
-        return replace(verdict, outcome=Outcome.UNTESTABLE, reason=claim.control.sentence, evidence=evidence)
-    if control.outcome is Outcome.NOT_RUN:
-        return replace(verdict, reason="its control is not run")
-    # One seed has no interval, and so can contradict nothing.
-    is_single = control.difference is not None and control.difference.pairs < 2
-    return replace(verdict, reason="its control has one seed") if is_single else verdict
+    reason = ""
+    for control in claim.control:
+        if control.only_held and verdict.outcome is Outcome.REVERSED:
+            continue
+        other = _compare(claim, control, table, found, cell)
+        harmless = {Outcome.HELD} if control.must_hold else {*Outcome} - {Outcome.REVERSED}
+        if other.outcome not in harmless:
+            figure = other.format_difference() or str(other.outcome)
+            evidence = f"{_name_control(claim, control, cell)} {figure}"
+            return replace(verdict, outcome=Outcome.UNTESTABLE, reason=control.sentence, evidence=evidence)
+        if other.outcome is Outcome.NOT_RUN:
+            reason = "its control is not run"
+        # One seed has no interval, and so can contradict nothing.
+        elif other.difference is not None and other.difference.pairs < 2:
+            reason = "its control has one seed"
+    return replace(verdict, reason=reason) if reason else verdict
 
 
 def _name_control(claim: Claim, control: Control, cell: Mapping[str, str]) -> str:

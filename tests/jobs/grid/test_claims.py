@@ -121,6 +121,17 @@ def test_a_control_has_the_labels_of_its_claim(table: Table) -> None:
     assert verdict.outcome is Outcome.UNTESTABLE
 
 
+def test_each_of_several_controls_can_contradict(table: Table) -> None:
+    """The first control agrees with the claim, and the second one is the other way round."""
+    controls = [
+        {"sentence": "first", "baseline": PLAIN},
+        {"sentence": "second", "baseline": PLAIN, "direction": "below"},
+    ]
+    told = with_claims(table, {**BETTER, **IID, "control": controls})
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]))
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNTESTABLE, "second")
+
+
 def test_a_control_of_one_seed_is_named(table: Table) -> None:
     control = {"sentence": "no", "value": {"data": "Dir(1)"}, "baseline": PLAIN, "direction": "below"}
     told = with_claims(table, {**BETTER, **IID, "control": control})
