@@ -147,8 +147,16 @@ def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
         for verdicts in _group(judged[page]).values():
             link = f"[{find_paper(page).short}]({page}.md#card)"
             claim = verdicts[0].claim
-            rows.append([link, claim.sentence, claim.place, _count(verdicts), _range(verdicts)])
-    return make_lines(["paper", "claim", "place", "verdict", "differences"], rows)
+            place = claim.place or "this project"
+            cells = [_count(verdicts), _name_baselines(verdicts), _range(verdicts)]
+            rows.append([link, claim.sentence, place, *cells])
+    return make_lines(["paper", "claim", "place", "verdict", "compared with", "differences to it"], rows)
+
+
+def _name_baselines(verdicts: Sequence[Verdict]) -> str:
+    """Write what the cells of a claim are compared with, e.g. `FedAvg` or `Dir(10); Dir(1)`."""
+    named = (", ".join(each.claim.baseline.values()) for each in verdicts)
+    return "; ".join(dict.fromkeys(filter(None, named)))
 
 
 def _count(verdicts: Sequence[Verdict]) -> str:

@@ -367,7 +367,7 @@ def test_all_claims_in_short_count_the_verdicts(table: Table) -> None:
     verdicts = judge_claims(told, plant(told, [0.1, 0.11, 0.12]) | plant(told, [0.1, -0.1, 0.0], "Dir(1)"))
     text = render_claims({"kdia": verdicts})
     counts = "**held** in 1 of 2 (1 by Holm); **no difference to tell** in 1 of 2"
-    assert f"| [KDIA](kdia.md#card) | Strong is better. |  | {counts} | +0.00" in text
+    assert f"| [KDIA](kdia.md#card) | Strong is better. | this project | {counts} | plain | +0.00" in text
 
 
 @pytest.mark.parametrize("name", ["kdia-cifar10", "layers-fmnist"])
