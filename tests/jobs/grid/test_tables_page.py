@@ -197,7 +197,8 @@ def test_kdias_ablation_is_held_against_fedavg_seed_by_seed() -> None:
 def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
     """Its runs are those of the sweep but for C; at C = 1 all 100 clients come to every round."""
     full, sweep = load_table("kdia-full"), load_table("kdia-sweep")
-    assert (full.seeds, full.views) == ((2506,), sweep.views)
+    assert full.seeds == (2506,)
+    assert full.views.items() <= sweep.views.items()
     for member in full.runs():
         spec = member.spec
         other = find_member(sweep, ("N = 100, C = 0.1", member.run.labels["method"]), member.run.seed).spec
