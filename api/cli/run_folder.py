@@ -37,7 +37,7 @@ class RunFolder:
     def __init__(self, path: Path, spec: JobSpec, *, resume: bool, overwrite: bool) -> None:
         self.path, self.spec, self.overwrite = path, spec, overwrite
         self._has_begun = self._has_rounds = False
-        self._resume = resume
+        self._resume, self._tracking_id = resume, ""
         if resume:
             self._check_experiment()
         elif not overwrite and ((path / ROUNDS).exists() or self._read_progress()):
@@ -50,11 +50,11 @@ class RunFolder:
         return str(self.path.absolute() / "checkpoints")
 
     def make_tracking_id(self) -> str:
-        """Return the id of the run in trackers; it is kept in the folder for a run that continues."""
+        """Return the id of the run in trackers; `begin` keeps it in the folder for a run that continues."""
         file = self.path / TRACKING_ID
-        if not (self._resume and file.exists()):
-            file.write_text(uuid4().hex[:16], "utf-8")
-        return file.read_text("utf-8")
+        known = self._resume and file.exists()
+        self._tracking_id = file.read_text("utf-8") if known else uuid4().hex[:16]
+        return self._tracking_id
 
     @property
     def stop_file(self) -> Path:
@@ -83,6 +83,8 @@ class RunFolder:
             self._remove_run()
         data = self.spec.model_dump(mode="json")
         (self.path / SPEC).write_text(dump_spec(data), "utf-8")
+        if self._tracking_id:
+            (self.path / TRACKING_ID).write_text(self._tracking_id, "utf-8")
         # A run that continues gets the records of its checkpoint again.
         (self.path / ROUNDS).write_text("", "utf-8")
 
@@ -139,7 +141,7 @@ class RunFolder:
         """Remove the files of the earlier run; the coordinator removes its checkpoints."""
         from jobs.run.artifacts import CHOSEN, MODEL
 
-        for name in (SPEC, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
+        for name in (SPEC, TRACKING_ID, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
             (self.path / name).unlink(missing_ok=True)
 
 

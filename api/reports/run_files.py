@@ -81,7 +81,7 @@ def _records(text: str) -> list[RecordData]:
     try:
         whole = json.loads(text)
     except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     if isinstance(whole, dict):
         whole = whole.get("rounds", [whole])
     return list(whole)

@@ -233,11 +233,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Make `app` answer every error as a problem."""
 
     async def fedsim_error(_: Request, error: Exception) -> Response:
-        return (
-            answer_fedsim_error(error)
-            if isinstance(error, FedsimError)
-            else make_problem(500, "internal error; see the server's log")
-        )
+        return answer_fedsim_error(error)  # type: ignore[arg-type]
 
     async def validation_error(_: Request, error: Exception) -> Response:
         return answer_validation_error(error)  # type: ignore[arg-type]

@@ -86,23 +86,25 @@ class LimitedStream(StreamingResponse):
         content: pieces of the body.
         media_type: media type of the body.
         streams: counter of open streams.
+        instead: the request that answers without a stream.
     """
 
     RETRY_SECONDS = 5
 
-    def __init__(self, content: AsyncIterable[bytes], media_type: str, streams: OpenStreams) -> None:
+    def __init__(
+        self, content: AsyncIterable[bytes], media_type: str, streams: OpenStreams, instead: str
+    ) -> None:
         # By default nginx would buffer the stream.
         super().__init__(content, media_type=media_type, headers={"X-Accel-Buffering": "no"})
-        self.streams = streams
+        self.streams, self.instead = streams, instead
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream, or the refusal."""
         if self.streams.open >= self.streams.most:
             detail = f"too many open streams ({self.streams.open:,})"
             headers = {"Retry-After": str(self.RETRY_SECONDS)}
-            refusal = make_problem(
-                429, detail, hint="try again later, or read GET /jobs/ID/rounds", headers=headers
-            )
+            hint = f"try again later, or read {self.instead}"
+            refusal = make_problem(429, detail, hint=hint, headers=headers)
             await refusal(scope, receive, send)
             return
         self.streams.open += 1

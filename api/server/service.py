@@ -25,9 +25,9 @@ from jobs.store.states import ACTIVE, FINAL
 
 if TYPE_CHECKING:
     from actors.resources import ClusterNode
+    from jobs.kinds import Kind
     from jobs.local_ray.cluster import ClusterState
     from jobs.plan.checker import CheckedSpec
-    from jobs.spec.catalogue import Kind
 
 BODIES_AT_ONCE = 2
 """Bodies of requests that are read at the same time."""

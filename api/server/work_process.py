@@ -88,6 +88,7 @@ class WorkProcess:
         self.pending += 1
         task = asyncio.create_task(self._ask_process(json.dumps(question).encode() + b"\n"))
         self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
         try:
             async with asyncio.timeout(self.seconds):
                 while not task.done():
@@ -102,8 +103,11 @@ class WorkProcess:
         finally:
             task.cancel()
             await asyncio.wait({task})  # until its process has ended
-            self._tasks.discard(task)
-            self.pending -= 1
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        """Count a task as ended, also one whose caller was cancelled twice and waits for it no more."""
+        self._tasks.discard(task)
+        self.pending -= 1
 
     async def warm_up(self) -> None:
         """Start the process that stays, so that the first caller does not wait for its imports."""

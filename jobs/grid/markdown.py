@@ -201,7 +201,7 @@ def _render_figure(table: Table, runs: Found, what: str) -> list[str]:
         cell: [
             _to_percent(table, v)
             for e in by_seed.values()
-            if (v := e.read_figure(what, table.metric)) is not None and isfinite(v)
+            if (v := e.read_figure(what, table.metric)) is not None
         ]
         for cell, by_seed in runs.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from statistics import fmean, stdev
 
 from jobs.grid.finished import Cell
@@ -12,13 +13,14 @@ NONE_KNOWN = "–"
 
 
 def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
-    """Write mean ± sample standard deviation, and the number of seeds if some are missing."""
-    if not values:
+    """Write mean ± standard deviation of the finite values, and their number if some seeds are missing."""
+    known = [value for value in values if isfinite(value)]
+    if not known:
         return NONE_KNOWN
-    text = f"{fmean(values):{'+' if signed else ''}.{digits}f}"
-    if len(values) > 1:
-        text += f" ± {stdev(values):.{digits}f}"
-    return text if len(values) == seeds else f"{text} ({len(values)})"
+    text = f"{fmean(known):{'+' if signed else ''}.{digits}f}"
+    if len(known) > 1:
+        text += f" ± {stdev(known):.{digits}f}"
+    return text if len(known) == seeds else f"{text} ({len(known)})"
 
 
 def render_lines(

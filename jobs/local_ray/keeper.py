@@ -26,7 +26,7 @@ from typing import Any
 from fedsim.base.memory_usage import machine_bytes
 from jobs.file_locks import lock_file
 from jobs.home_permissions import PRIVATE_UMASK
-from jobs.local_ray.cluster import NODES, fetch_living_nodes
+from jobs.local_ray.cluster import JOBS, NODES, fetch_living_nodes
 from jobs.local_ray.fork_server_process import ForkServerProcess, end_with_parent
 from jobs.local_ray.keeper_files import (
     ADDRESSES,
@@ -186,7 +186,7 @@ def _measure_age(file: Path) -> float:
 
 def has_running_jobs(addresses: Addresses, secret: str) -> bool:
     """Return whether Ray has a job that has not ended; True if Ray does not answer."""
-    found = fetch_json(addresses.dashboard, "/api/jobs/", secret)
+    found = fetch_json(addresses.dashboard, JOBS, secret)
     return found is None or any(job.get("status") not in ENDED_STATUSES for job in found)
 
 

@@ -149,9 +149,9 @@ def measure(
     found = None
     try:
         server.wait_for_gpu()
-        measure = prober.measure.options(num_returns="streaming")
+        stream = prober.measure.options(num_returns="streaming")
         # To its end, when the prober has given back its actors' resources.
-        for reference in measure.remote(experiment, placement, workers, seconds, started):
+        for reference in stream.remote(experiment, placement, workers, seconds, started):
             step = ray.get(reference)
             if isinstance(step, Measured):
                 found = step

@@ -287,7 +287,11 @@ class Reconciler:
         return self._refusal_counts[job.id] >= MAX_ATTEMPTS
 
     def _fail_job(self, job: Job, reason: FailureReason, message: str) -> None:
-        if self.store.change_state(job.id, STARTED, JobState.FAILED, reason=reason, message=message[-4000:]):
+        own, message = get_ray_job_id(job), message[-4000:]
+        # Another service may have failed the job, and its user resumed it, while this one waited for Ray.
+        if self.store.change_state(
+            job.id, STARTED, JobState.FAILED, reason=reason, message=message, ray_job_id=own
+        ):
             log.warning("job %s failed: %s", job.id, message)
             self._append_to_job_log(job, "ERROR", message)
 

@@ -48,7 +48,8 @@ ARTIFACTS: Mapping[str, ArtifactKind] = MappingProxyType(
         ),
         PERSONAL: ArtifactKind(
             "text/csv",
-            "how each client's own model did when they were last scored: client, tests, correct, loss",
+            "how each client's own model did when they were last scored: client, tests, and scores such as "
+            "correct and loss",
         ),
     }
 )

@@ -53,6 +53,9 @@ class ListLedger:
 class _ResultListener(RunListener):
     """Complete a run's result at its end, and forward the progress to the caller's listener.
 
+    It answers the questions itself: such a run does not wait for room, and `faults.max_restarts` decides
+    about restarts.
+
     Args:
         spec: of the run; its `faults.max_restarts` limits the attempts.
         result: gets the personal scores, the chosen model and the notes.

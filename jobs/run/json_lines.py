@@ -12,8 +12,10 @@ from typing import Any
 
 def read_lines(file: Path) -> Iterator[Any]:
     """Yield the decoded lines of a file; none if the file is missing. A line that was cut off is left out."""
-    for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
-        with suppress(json.JSONDecodeError):
+    # Texts may have other characters that end a line, such as U+2028; `write_line` ends it with \n alone.
+    for line in file.read_bytes().split(b"\n") if file.is_file() else []:
+        # A line that was cut off inside a character is not UTF-8.
+        with suppress(ValueError):
             yield json.loads(line)
 
 

@@ -27,21 +27,8 @@ from fedsim.models import MODELS, why_unstackable
 from fedsim.plugins import Registry
 from fedsim.samplers import SAMPLERS, Sampler
 from fedsim.uploads import AGGREGATORS, ATTACKS, COMPRESSORS, Aggregator, Attack, Compressor
+from jobs.kinds import Kind
 
-Kind = Literal[
-    "algorithms",
-    "models",
-    "datasets",
-    "partitions",
-    "samplers",
-    "attacks",
-    "aggregators",
-    "compressors",
-    "optimizers",
-    "schedules",
-    "fleets",
-    "policies",
-]
 Entry = dict[str, Any]
 
 _PLAIN: Mapping[Any, str] = {

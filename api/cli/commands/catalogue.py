@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from api.cli.commands.options import Format, FormatOption, UrlOption
-
-if TYPE_CHECKING:
-    from jobs.spec.catalogue import Kind
+from jobs.kinds import KINDS, Kind
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Show one entry, with the meaning of each parameter.")
@@ -32,24 +30,6 @@ PurposeOption = Annotated[
 
 _PLACES = {"Folder": "looks", "How to get it": "get"}
 
-KINDS: Mapping[Kind, tuple[str, str]] = {
-    "models": ("model", "List the models, and whether clients can be stacked (trained at once as one loop)."),
-    "datasets": ("data set", "List the data sets and the folders where fedsim looks for their files."),
-    "partitions": ("partition", "List the partitions: ways to divide a data set among clients."),
-    "samplers": ("sampler", "List the samplers: ways to select the clients of a round (clients.sampler)."),
-    "attacks": ("attack", "List the attacks of malicious clients (attack)."),
-    "aggregators": (
-        "aggregator",
-        "List the robust rules in place of the mean of the clients' models (aggregation).",
-    ),
-    "compressors": ("compressor", "List the compressors of what clients send (compression)."),
-    "optimizers": ("optimizer", "List the optimizers of local steps (local.optimizer)."),
-    "schedules": ("schedule", "List the schedules of the learning rate (local.schedule)."),
-    "fleets": ("fleet", "List the fleets: the devices of the clients (devices.fleet)."),
-    "policies": ("policy", "List the policies: for whom the server waits (devices.policy)."),
-}
-"""The word for one entry of each list, and the help of its command; `algorithms` has its own function."""
-
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
 
@@ -67,7 +47,7 @@ def algorithms(
         _require_no_purpose(purpose)
         _show("algorithms", name, format, url)
         return
-    entries = _list_algorithms(purpose, url)
+    entries = _entries("algorithms", url, purpose)
     if format is Format.JSON:
         print_json(entries)
         return
@@ -167,18 +147,6 @@ def _require_no_purpose(purpose: str | None) -> None:
         raise RequestError([FieldError("for", purpose, message, "leave out NAME or --for")])
 
 
-def _list_algorithms(purpose: str | None, url: str | None) -> list[dict[str, Any]]:
-    if url is not None:
-        from api.sdk.client import FedSimClient
-
-        with FedSimClient(url) as client:
-            return client.algorithms(purpose)
-    from jobs.spec.catalogue import catalogue, filter_by_purpose
-
-    entries = catalogue("algorithms")
-    return entries if purpose is None else filter_by_purpose(entries, purpose)
-
-
 def _summary(entry: dict[str, Any]) -> str:
     from api.cli.algorithm_table import mark_plugin
 
@@ -197,15 +165,17 @@ def _describe_stacking(entries: list[dict[str, Any]]) -> str:
     return f"{works} Without stacking: {rest}." if reasons else works
 
 
-def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
+def _entries(kind: Kind, url: str | None, purpose: str | None = None) -> list[dict[str, Any]]:
+    """Return the entries of a kind, of algorithms those for a purpose; from a service if `url` names one."""
     if url is not None:
         from api.sdk.client import FedSimClient
 
         with FedSimClient(url) as client:
-            return client.catalogue(kind)
-    from jobs.spec.catalogue import catalogue
+            return client.algorithms(purpose) if kind == "algorithms" else client.catalogue(kind)
+    from jobs.spec.catalogue import catalogue, filter_by_purpose
 
-    return catalogue(kind)
+    found = catalogue(kind)
+    return found if purpose is None else filter_by_purpose(found, purpose)
 
 
 def _parameters(schema: dict[str, Any]) -> str:

@@ -75,7 +75,8 @@ function makeLegend() {
   } };
 }
 
-const findLargest = (counts) => Math.max(1, ...counts.flat());
+// Row by row, because some browsers take at most 65,536 arguments.
+const findLargest = (counts) => counts.reduce((most, row) => Math.max(most, ...row), 1);
 
 // A chart that is hidden until it has data.
 function figure(id, head, signal, drawing, legend = null) {
@@ -149,7 +150,7 @@ function describeGroups(groups, kinds) {
 function describeClassMap(counts, distances) {
   const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
   const apart = mean(distances).toFixed(3);
-  return `Each client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; at most ${count(Math.max(...counts.flat()))} examples of one class. Mean earth mover's distance between a client's class distribution and the class distribution of all clients: ${apart}.`;
+  return `Each client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; at most ${count(findLargest(counts))} examples of one class. Mean earth mover's distance between a client's class distribution and the class distribution of all clients: ${apart}.`;
 }
 
 function parse(text) {
@@ -165,8 +166,9 @@ function parse(text) {
 }
 
 function drawScores(rows, names) {
+  if (!rows.length) return { traces: [], layout: {}, words: "No client has a score." };
   const worst = Math.max(1, roundHalfEven(TENTH * rows.length));
-  const kind = rows[0]?.kind ?? "accuracy";
+  const kind = rows[0].kind;
   const write = (value) => measure(kind, value);
   const trace = {
     type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ value }) => value), text: rows.map(({ client, read, tests }) => `${labelClient(client, names)}: ${kind === "accuracy" ? `${count(read)} of ${count(tests)} predictions correct` : `${count(tests)} predictions`}`),

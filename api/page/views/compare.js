@@ -9,6 +9,7 @@ import { AXES, listAxes } from "../records.js";
 import { describeError, get, isTemporary, jobPath, request } from "../service.js";
 import { notice, repeat, withToken } from "../session.js";
 import { FINAL, formatMetricName } from "../formatting.js";
+import { plainName } from "../job_names.js";
 import { isShare } from "../metrics.js";
 import { comparisonTable, differenceTable } from "./compare_table.js";
 import { plainText } from "./method_changes.js";
@@ -176,7 +177,13 @@ class Comparison {
     setText(this.note, !this.ids.length ? "Select jobs to compare." : lost.length ? `No such job: ${lost.join(", ")}` : "");
     show(this.note, Boolean(this.note.textContent));
     const groups = found?.groups ?? [];
-    this.picker.show(groups.map(({ name, members }) => ({ name, members: members.map((id) => ({ job: this.jobs.get(id) })) })));
+    // A job without figures is listed too: it can be the one that has to be removed.
+    const grouped = new Set(groups.flatMap(({ members }) => members));
+    const others = this.ids.filter((id) => !grouped.has(id)).map((id) => this.jobs.get(id) ?? { id, name: id });
+    this.picker.show([
+      ...groups.map(({ name, members }) => ({ name, members: members.map((id) => ({ job: this.jobs.get(id) })) })),
+      ...others.map((job) => ({ name: plainName(job), members: [{ job }] })),
+    ]);
     this.groups = groups.filter(({ runs }) => runs.length);
     [this.charted, this.figures].forEach((section) => show(section, this.groups.length > 0));
     if (!found) {

@@ -45,10 +45,10 @@ function listScores(job, records) {
   ];
 }
 
-function costs({ state }, { all, bytes: sent, seconds: taken, joules, last }) {
+function costs({ state }, { all, bytes: sent, seconds: taken, updates, flops: operations, joules, last }) {
   if (!last) return [["rounds", FINAL.has(state) ? "none" : "none yet"]];
   const cost = all.some((record) => record.cost);
-  const sum = (key) => all.reduce((total, record) => total + (record.cost?.[key] ?? 0), 0);
+  const tuning = all.reduce((total, record) => total + (record.cost?.tuning_flops ?? 0), 0);
   const personal = all.reduce((total, record) => total + (record.bytes.personal ?? 0), 0);
   return [
     ["traffic", bytes(sent.at(-1))],
@@ -59,9 +59,9 @@ function costs({ state }, { all, bytes: sent, seconds: taken, joules, last }) {
     ["mean time of a round", span(taken.at(-1) / all.length)],
     last.clock ? ["simulated time", span(last.clock.total)] : ["", null],
     last.clock ? ["energy of the clients", `${number(joules.at(-1))} J`] : ["", null],
-    cost ? ["parameter updates", number(sum("updates"))] : ["", null],
-    cost ? ["FLOPs", flops(sum("flops"))] : ["", null],
-    last.cost?.tuning_flops ? ["FLOPs of fine-tuning", flops(sum("tuning_flops"))] : ["", null],
+    cost ? ["parameter updates", number(updates.at(-1))] : ["", null],
+    cost ? ["FLOPs", flops(operations.at(-1))] : ["", null],
+    tuning ? ["FLOPs of fine-tuning", flops(tuning)] : ["", null],
   ];
 }
 

@@ -57,9 +57,11 @@ export function open(root, { query, signal }) {
 
   // A button ignores clicks until its promise ends, so that a page is turned once.
   async function turn(step) {
+    const [before, shown] = [[...tokens], listed];
     if (step < 0 && tokens.length > 1) tokens.pop();
     else if (step > 0) tokens.push(next);
-    await refresh().then(() => window.scrollTo(0, 0), () => {});
+    // If the other page did not come, the list of pages is that of the page which stays.
+    await refresh().then(() => window.scrollTo(0, 0), () => listed === shown && tokens.splice(0, tokens.length, ...before));
   }
 
   function choose(id, wanted) {

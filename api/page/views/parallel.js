@@ -94,12 +94,12 @@ function listRuns(metric, isLowerBetter, groups, jobs) {
 // An axis with a place for each run: numbers on a linear or logarithmic scale, other values as categories.
 function makeAxis({ field, values: texts }, runs, read = ({ job }) => readField(job.spec, field)) {
   const values = runs.map(read);
-  const low = Math.min(...values);
-  const high = Math.max(...values);
-  const isLog = low > 0 && high / low >= LOGARITHMIC;
-  const scale = isLog ? Math.log : (value) => value;
   const height = HEIGHT - TOP - BOTTOM;
+  // Other values are texts, mappings, or whole numbers that are too large for a scale.
   if (values.every((value) => typeof value === "number")) {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const isLog = low > 0 && high / low >= LOGARITHMIC;
+    const scale = isLog ? Math.log : (value) => value;
     const place = (value) => TOP + height * (high > low ? 1 - (scale(value) - scale(low)) / (scale(high) - scale(low)) : 0.5);
     const own = [...new Set(values)].sort((one, two) => one - two);
     const middle = isLog ? listPowers(low, high) : [(low + high) / 2];

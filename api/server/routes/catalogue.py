@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.server.dependencies import ServiceOf
+from jobs.kinds import KINDS, Kind
 from jobs.spec import json_schema, preset_text, presets
-
-if TYPE_CHECKING:
-    from jobs.spec.catalogue import Kind
 
 router = APIRouter(tags=["catalogue"])
 
@@ -54,70 +53,15 @@ def list_algorithms(
     return [CatalogueEntry.model_validate(entry) for entry in found]
 
 
-@router.get("/models")
-def list_models(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the models."""
-    return _entries(service, "models")
+def _make_route(kind: Kind) -> Callable[[ServiceOf], list[CatalogueEntry]]:
+    def list_entries(service: ServiceOf) -> list[CatalogueEntry]:
+        return _entries(service, kind)
+
+    return list_entries
 
 
-@router.get("/datasets")
-def list_datasets(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the data sets and the folders where fedsim looks for their files."""
-    return _entries(service, "datasets")
-
-
-@router.get("/partitions")
-def list_partitions(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the partitions: ways to divide a data set among clients."""
-    return _entries(service, "partitions")
-
-
-@router.get("/samplers")
-def list_samplers(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the samplers: ways to select the clients of a round."""
-    return _entries(service, "samplers")
-
-
-@router.get("/attacks")
-def list_attacks(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the attacks of malicious clients."""
-    return _entries(service, "attacks")
-
-
-@router.get("/aggregators")
-def list_aggregators(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the robust rules in place of the mean of the clients' models."""
-    return _entries(service, "aggregators")
-
-
-@router.get("/compressors")
-def list_compressors(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the compressors of what clients send."""
-    return _entries(service, "compressors")
-
-
-@router.get("/optimizers")
-def list_optimizers(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the optimizers of local steps."""
-    return _entries(service, "optimizers")
-
-
-@router.get("/schedules")
-def list_schedules(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the schedules of the learning rate."""
-    return _entries(service, "schedules")
-
-
-@router.get("/fleets")
-def list_fleets(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the fleets: the devices of the clients, for the simulated clock."""
-    return _entries(service, "fleets")
-
-
-@router.get("/policies")
-def list_policies(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the policies: for whom the server waits in a round."""
-    return _entries(service, "policies")
+for _kind, (_, _text) in KINDS.items():
+    router.get(f"/{_kind}", name=f"list_{_kind}", description=_text)(_make_route(_kind))
 
 
 @router.get("/presets")

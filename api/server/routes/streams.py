@@ -67,7 +67,8 @@ def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: 
             raise make_event_id_error(str(after))
         if job.state in FINAL and this_and_next == [after]:
             return Response(status_code=204)
-    return LimitedStream(service.event_hub.stream_events(job_id, after), EVENT_STREAM, streams)
+    events = service.event_hub.stream_events(job_id, after)
+    return LimitedStream(events, EVENT_STREAM, streams, "GET /jobs/ID/rounds")
 
 
 @router.get(
@@ -101,6 +102,7 @@ def read_log(
     async def has_ended() -> bool:
         return service.event_hub.closing or await service.ended_jobs.has_ended(job_id)
 
-    stream = LimitedStream(follow_file(path, first, has_ended), PLAIN, streams)
+    lines = follow_file(path, first, has_ended)
+    stream = LimitedStream(lines, PLAIN, streams, "GET /jobs/ID/logs without follow")
     stream.headers.update(headers)
     return stream

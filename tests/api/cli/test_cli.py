@@ -34,8 +34,8 @@ from fedsim.errors import (
     SettingsError,
     Unreachable,
 )
+from jobs.kinds import Kind
 from jobs.spec import load_spec, parse_spec, preset_text
-from jobs.spec.catalogue import Kind
 from tests.api.service import Fedsim, RunningService
 
 COMMANDS = (

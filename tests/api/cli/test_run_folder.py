@@ -57,6 +57,17 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_the_id_of_trackers_is_that_of_the_run(tmp_path: Path) -> None:
+    """A run that is refused keeps the id of the run before it; one that replaces it has its own, or none."""
+    first = RunFolder(tmp_path, SPEC, resume=False, overwrite=False)
+    known = first.make_tracking_id()
+    first.add_round(a_round(1))
+    RunFolder(tmp_path, SPEC, resume=False, overwrite=True).make_tracking_id()
+    assert RunFolder(tmp_path, SPEC, resume=True, overwrite=False).make_tracking_id() == known
+    RunFolder(tmp_path, SPEC, resume=False, overwrite=True).begin_attempt()
+    assert RunFolder(tmp_path, SPEC, resume=True, overwrite=False).make_tracking_id() != known
+
+
 def test_a_run_that_is_refused_later_keeps_its_rounds(tmp_path: Path) -> None:
     """A checkpoint is compared when the attempt has begun, as with the hash of initial weights."""
     begun(tmp_path)

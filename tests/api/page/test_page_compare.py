@@ -177,6 +177,9 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     browser.open(f"{service.url}/#/compare?jobs={one.id},{two.id},0000")
     until(lambda: len(cells(browser)) == 1)
     assert browser.text("#compare-note") == "No such job: 0000"
+    browser.script("""document.querySelector('[aria-label="Remove 0000"]').click()""")
+    until(lambda: browser.text("#compare-note") == "")
+    assert browser.text("#chosen-number") == "2 jobs: 1 group of 2 seeds"
     assert all("status of 404" in error for error in browser.errors())
 
 

@@ -10,7 +10,7 @@ import httpx
 import jsonschema
 import pytest
 
-from jobs.spec.catalogue import Kind
+from jobs.kinds import Kind
 from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
 from tests.api.browser import until

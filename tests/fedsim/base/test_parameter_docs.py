@@ -6,7 +6,8 @@ import pytest
 
 from fedsim.algorithms.generators.kdia import KDIA
 from fedsim.base.parameter_docs import read_parameter_docs
-from jobs.spec.catalogue import Kind, catalogue
+from jobs.kinds import Kind
+from jobs.spec.catalogue import catalogue
 
 
 def documented(first: int, *, second: float, third: str, fourth: bool) -> None:

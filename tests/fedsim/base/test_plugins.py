@@ -24,11 +24,12 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.models import MODELS, mlp
+from jobs.kinds import Kind
 from jobs.run.execute import execute
 from jobs.run.model_metadata import make_model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.catalogue import Kind, catalogue
+from jobs.spec.catalogue import catalogue
 from jobs.spec.resolve import list_plugins, resolve_spec
 from tests.distributions import install_distribution
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from jobs.grid.markdown import render
 from jobs.grid.one_run import make_run
 from jobs.grid.pages import write_section
 from jobs.grid.search import choose_values, is_searched
+from jobs.grid.spread import NONE_KNOWN, spread
 from jobs.grid.table import Table, list_tables, load_table, read_table
 from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
@@ -204,6 +206,11 @@ def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
         other = find_member(sweep, ("N = 100, C = 0.1", member.run.labels["method"]), member.run.seed).spec
         assert (spec.clients.total, spec.clients.fraction) == (100, 1.0)
         assert spec == other.model_copy(update={"clients": spec.clients, "name": spec.name})
+
+
+def test_a_run_that_diverged_is_left_out_of_a_figure() -> None:
+    assert spread([nan, 1.0, inf], 3, digits=1) == "1.0 (1)"
+    assert spread([nan], 1, digits=1) == NONE_KNOWN
 
 
 def test_the_swing_is_of_the_second_half() -> None:

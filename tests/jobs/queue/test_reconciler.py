@@ -15,7 +15,7 @@ from jobs.queue import reconciler
 from jobs.queue.dispatcher import Dispatcher
 from jobs.queue.reconciler import Reconciler
 from jobs.queue.waiting_reasons import MAX_PLACES_EXPLAINED
-from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE
+from jobs.run.job_cluster import EXIT_NO_ANSWER, EXIT_STORE_UNUSABLE, RayJob
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -52,6 +52,23 @@ def test_a_job_that_ray_took_in_the_end_was_not_refused(desk, monkeypatch):
     desk.cluster.refuses.add(job_id)
     with pytest.raises(JobRefused):
         desk.look()
+    assert desk.state(job_id) is JobState.STARTING
+
+
+def test_a_job_that_was_resumed_meanwhile_does_not_fail(desk, monkeypatch):
+    """Another service fails the job, and its user resumes it, while this one waits for Ray's log."""
+    job_id = desk.job()
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = RayJob(ended=True, message="", exit_code=1)
+
+    def resume_meanwhile(ray_job_id, lines=20):
+        assert desk.store.change_state(job_id, JobState.STARTING, JobState.FAILED)
+        desk.store.resume(job_id)
+        desk.store.start_next_job(1)
+        return "its last words"
+
+    monkeypatch.setattr(desk.cluster, "read_log_tail", resume_meanwhile)
+    desk.look()
     assert desk.state(job_id) is JobState.STARTING
 
 
