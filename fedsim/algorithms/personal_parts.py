@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.core import ClientTask, Context
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import ClientTask, Context, LocalTraining
+from fedsim.core.capabilities import PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import DECLARE, Net, Params
 from fedsim.training.local_loop import LocalLoop, plain_loss, run_local_loop
@@ -31,6 +35,29 @@ class PersonalParts(FedAvg):
     def private_keys(self, ctx: Context) -> Collection[str]:
         """All other keys."""
         return frozenset(ctx.net.keys).difference(self.shared_keys(ctx, None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(FedAvg, PersonalModels, SurveyPayload):
+    """FedAvg of a part of the model, whose clients fine-tune the whole model at the end.
+
+    Attributes:
+        tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
+    """
+
+    tuning_epochs: Annotated[int, Range(0)] = 10
+
+    def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+        """The shared keys: all clients have the rest."""
+        return tree.select(model, self.shared_keys(ctx, state))
+
+    def plan_tuning(self, ctx: Context) -> LocalTraining | None:
+        """The local training with `tuning_epochs` epochs."""
+        return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
+
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
+        """The final model after training all of it on the client's examples."""
+        return fine_tune(ctx, task, self.initial_params(ctx, task))
 
 
 def find_missing_body(method: str, net: Net) -> Sequence[FieldError]:

@@ -65,6 +65,11 @@ def sub(a: Tree, b: Tree) -> dict[str, Any]:
     return map(torch.sub, a, b)
 
 
+def difference(a: Tree, b: Tree, keys: Collection[str]) -> dict[str, Any]:
+    """Subtract tree `b` from tree `a` under these top-level keys; see `select`."""
+    return sub(select(a, keys), select(b, keys))
+
+
 def scale(a: Tree, factor: float | Tensor) -> dict[str, Any]:
     """Multiply every number of a tree by a factor.
 

@@ -136,7 +136,8 @@ class SimulatedClock:
         vanished = self._draw_vanished(ctx, arrivals)
         staying = {client: seconds for client, seconds in arrivals.items() if client not in vanished}
         accepted, until = self.policy.decide(staying, vanished, ctx.cohort_size)
-        left_out = {client: work for client, work in works.items() if client not in set(accepted)}
+        kept = set(accepted)
+        left_out = {client: work for client, work in works.items() if client not in kept}
         wasted = Traffic()
         for client in left_out:
             wasted += Traffic(works[client].bytes_down, 0, sizes.down[client])

@@ -108,6 +108,10 @@ class Context:
         """Return this round with so many epochs, or so many steps with `local.steps`."""
         return replace(self, local=self.local.limit_work(amount), limits={}, unlimited_local=self.local)
 
+    def is_of_architecture(self, client: int) -> bool:
+        """Return whether the client has this architecture."""
+        return client % len(self.nets) == self.architecture
+
     def for_architecture(self, architecture: int) -> Context:
         """Return this round with one architecture."""
         return replace(self, architecture=architecture) if architecture != self.architecture else self

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
+from fedsim.core import Algorithm, ClientTask, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import (
     BatchPacing,
     ClientInstructions,
@@ -169,10 +170,18 @@ class WrapperState:
 
 @dataclass(frozen=True, kw_only=True)
 class StatefulWrapper(Wrapper):
-    """A wrapper with a server state of its own, a `WrapperState`, which holds the base algorithm's state."""
+    """A wrapper with a server state of its own, a `WrapperState`, which holds the base algorithm's state.
+
+    Attributes:
+        own_payloads: the payloads that the wrapper broadcasts, which the base algorithm does not see.
+    """
+
+    own_payloads: ClassVar[tuple[str, ...]] = ()
 
     def base_value(self, value: Any) -> Any:
-        """The base algorithm's server state."""
+        """The base algorithm's server state, and a task with its own broadcast."""
+        if self.own_payloads and isinstance(value, ClientTask):
+            return value._replace(broadcast=tree.drop(value.broadcast, self.own_payloads))
         return value.base if isinstance(value, WrapperState) else value
 
     def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:

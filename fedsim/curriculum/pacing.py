@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ FAMILIES: Mapping[Family, Callable[[Floats], Any]] = {
     "step": np.floor,
 }
 """{family: f(x)}: share of the items closed at first that is open at x = t / (a T), from 0 to 1."""
-
-NAMES: tuple[str, ...] = get_args(Family)
 
 
 def count_open(

@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates
@@ -64,14 +63,9 @@ class PlateauDecay(StatefulWrapper):
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
+    own_payloads: ClassVar[tuple[str, ...]] = (RATE,)
 
     schedule: PlateauSchedule
-
-    def base_value(self, value: Any) -> Any:
-        """The base algorithm's server state, and a task with its own broadcast."""
-        if isinstance(value, ClientTask):
-            return value._replace(broadcast=tree.drop(value.broadcast, (RATE,)))
-        return super().base_value(value)
 
     # server
 
@@ -112,7 +106,9 @@ class PlateauDecay(StatefulWrapper):
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base algorithm's training, at the learning rate times the factor."""
         factor = float(task.broadcast[RATE]["factor"])
-        update: ClientUpdate = super().train_client(
-            replace(ctx, local=replace(ctx.local, lr=ctx.local.lr * factor)), task
-        )
+        local = replace(ctx.local, lr=ctx.local.lr * factor)
+        # The rate of a client without a limit too: q-FedAvg computes with it.
+        usual = ctx.unlimited_local and replace(ctx.unlimited_local, lr=ctx.unlimited_local.lr * factor)
+        limited = replace(ctx, local=local, unlimited_local=usual)
+        update: ClientUpdate = super().train_client(limited, task)
         return update

@@ -143,7 +143,8 @@ def split_clients(
     order = np.lexsort((generator.random(len(holder)), holder))
     place = np.arange(len(holder)) - partition.offsets[holder]
     tested = np.zeros(len(holder), np.bool_)
-    tested[order] = place < np.floor(partition.sizes() * share)[holder]
+    # 0.29 * 100 is a little less than 29.
+    tested[order] = place < np.floor(partition.sizes() * share + 1e-9)[holder]
     owners = np.full(len(dataset.train), -1, np.int64)
     owners[partition.indices[~tested]] = holder[~tested]
     train = partition_from_owners(owners, partition.num_clients, partition.notes, partition.names)

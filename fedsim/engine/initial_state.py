@@ -15,6 +15,7 @@ from fedsim.core.capabilities import ExpertSurvey, LabelCensus, capability
 from fedsim.core.census import CensusAnswers, CensusQuestion, Real
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.partitions import main_label
+from fedsim.data.statistics import class_counts
 from fedsim.engine.worker import one_thread
 from fedsim.errors import FedsimError
 from fedsim.techniques.clustering import distance_matrix, distances_to, label_distributions
@@ -106,11 +107,7 @@ def count_client_labels(population: Population, once: bool = False) -> Real:
     labels, classes = population.dataset.train.y, population.dataset.num_classes
     if labels.ndim > 1 and once:
         labels, classes = main_label(labels), classes + 1
-    clients = range(population.partition.num_clients)
-    held = (labels[population.partition.client_positions(client)] for client in clients)
-    if labels.ndim > 1:
-        return np.array([(y > 0.5).sum(0) for y in held], np.float64).reshape(-1, classes)
-    return np.array([np.bincount(y, minlength=classes) for y in held], np.float64).reshape(-1, classes)
+    return class_counts(population.partition, labels, classes).astype(np.float64)
 
 
 def count_census_traffic(question: CensusQuestion, clients: int, classes: int) -> Traffic:

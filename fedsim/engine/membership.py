@@ -88,7 +88,9 @@ def attack_by_loss(members: Losses, others: Losses) -> dict[str, float]:
     from sklearn.metrics import auc, roc_curve  # slow to import, and rarely needed
 
     is_member = np.arange(len(members) + len(others)) < len(members)
-    wrong, right, _ = roc_curve(is_member, -np.concatenate([members, others]))
+    losses = np.concatenate([members, others])
+    # All points of the curve: by default those on a straight line are left out, and `tpr1` reads one.
+    wrong, right, _ = roc_curve(is_member, -losses, drop_intermediate=False)
     return {
         "auroc": float(auc(wrong, right)),
         "advantage": float((right - wrong).max()),

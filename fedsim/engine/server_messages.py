@@ -60,7 +60,7 @@ def count_survey_traffic(
     """
     if not len(clients):
         return Traffic()
-    asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
+    asked = np.bincount(np.asarray(clients, np.int64) % len(ctx.nets), minlength=len(ctx.nets))
     down = 0
     for number, model in models.items():
         with attribute_server_errors(algorithm, "select_survey_payload"):

@@ -33,7 +33,8 @@ class Extent(tuple[int, int]):
     def count_shared(self, share: float) -> int:
         """The number of shared places if `share` of the channels is private, rounded down."""
         channels, places = self
-        return (channels - int(share * channels)) * places
+        # A share that rises round by round may be 0.8999999999999999.
+        return (channels - int(share * channels + 1e-9)) * places
 
 
 Cuts: TypeAlias = Mapping[str, tuple[Extent | None, ...]]

@@ -43,7 +43,6 @@ def soft_target_loss(
     logits: Tensor,
     temperature: float,
     several_labels: bool = False,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Return KL(teacher || student) in nats, a scalar: the teacher as probabilities.
 
@@ -52,7 +51,6 @@ def soft_target_loss(
         logits: the student's logits `[batch, classes]`.
         temperature: the student's logits are divided by it; above 0.
         several_labels: whether an example has several yes-or-no labels.
-        mask: `[batch]`, 1 for an example and 0 for padding; None if every row is an example.
 
     Example:
         >>> teacher = soften_logits(torch.tensor([[1.0, 3.0]]), temperature=2.0)
@@ -63,9 +61,9 @@ def soft_target_loss(
     if several_labels:
         each = F.binary_cross_entropy_with_logits(scaled, teacher, reduction="none")
         each = each + torch.xlogy(teacher, teacher) + torch.xlogy(1 - teacher, 1 - teacher)
-        return masked_mean(each.mean(-1), mask)
+        return each.mean(-1).mean()
     each = torch.xlogy(teacher, teacher) - teacher * F.log_softmax(scaled, -1)
-    return masked_mean(each.sum(-1), mask)
+    return each.sum(-1).mean()
 
 
 def compare_soft_predictions(

@@ -108,7 +108,7 @@ class AttackedClients(StatefulWrapper):
         places = [
             place
             for place, client in enumerate(reduced.clients)
-            if client % len(ctx.nets) == ctx.architecture and reduced.weights[place] > 0
+            if ctx.is_of_architecture(client) and reduced.weights[place] > 0
         ]
         bad = [place for place in places if reduced.clients[place] in attackers]
         if not bad:

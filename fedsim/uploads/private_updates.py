@@ -125,6 +125,7 @@ class PrivateUpdates(StatefulWrapper):
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
+    own_payloads: ClassVar[tuple[str, ...]] = (CLIP,)
     asynchronous: ClassVar[bool] = False
 
     kind: PrivacyKind = "central"
@@ -156,12 +157,6 @@ class PrivateUpdates(StatefulWrapper):
     def provides(self, kind: type) -> bool:
         """Whether the wrapper has this capability; noise of the server determines the cohorts."""
         return super().provides(kind) or (kind is CohortSelection and self.kind != "local")
-
-    def base_value(self, value: Any) -> Any:
-        """The base algorithm's server state, and a task with its own broadcast."""
-        if isinstance(value, ClientTask):
-            return value._replace(broadcast=tree.drop(value.broadcast, (CLIP,)))
-        return super().base_value(value)
 
     # server
 

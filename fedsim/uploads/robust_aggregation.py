@@ -93,7 +93,7 @@ class RobustAggregation(StatefulWrapper):
             places = [
                 place
                 for place, client in enumerate(reduced.clients)
-                if client % len(ctx.nets) == each.architecture and reduced.weights[place] > 0
+                if each.is_of_architecture(client) and reduced.weights[place] > 0
             ]
             if places:
                 found[number], state = self._combine(each, state, reduced, places)

@@ -89,6 +89,7 @@ class SecureAggregation(StatefulWrapper):
     """
 
     own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting, PersonalBroadcast})
+    own_payloads: ClassVar[tuple[str, ...]] = (PROTOCOL,)
 
     neighbours: Annotated[int, Range(minimum=1)] | None = None
     threshold: Annotated[float, Range(above=0, maximum=1)] = 0.66
@@ -98,12 +99,6 @@ class SecureAggregation(StatefulWrapper):
         if reason := explain_single_reads(unwrap(self.base)):
             raise ValueError(f"{type(unwrap(self.base)).__name__} needs more than sums: {reason}")
         object.__setattr__(self, "uploads", {**self.base.uploads, PROTOCOL: Reduction.SUM})
-
-    def base_value(self, value: Any) -> Any:
-        """The base algorithm's server state, and a task with its own broadcast."""
-        if isinstance(value, ClientTask):
-            return value._replace(broadcast=tree.drop(value.broadcast, (PROTOCOL,)))
-        return super().base_value(value)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, before any round."""
@@ -149,7 +144,8 @@ class SecureAggregation(StatefulWrapper):
         """The base algorithm's next state; the present one if too few clients remained."""
         came = len(reduced.clients)
         asked = came + len(reduced.failed) + reduced.left_out
-        if came < ceil(self.threshold * asked):
+        # 0.55 * 100 is a little more than 55.
+        if came < ceil(round(self.threshold * asked, 9)):
             return replace(state, incomplete=True)
         return replace(super().aggregate(ctx, state, reduced), incomplete=False)
 

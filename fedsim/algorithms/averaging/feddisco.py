@@ -69,10 +69,6 @@ class FedDisco(FedAvg):
     stateful: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS
 
-    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """A state without sent label counts."""
-        return {}
-
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and in the client's first round its label counts."""
         update = super().make_update(ctx, task, trained)
@@ -86,7 +82,7 @@ class FedDisco(FedAvg):
 
     def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """A step to the mean of the clients' models with the weights q."""
-        mine = [at for at, client in enumerate(reduced.clients) if client % len(ctx.nets) == ctx.architecture]
+        mine = [at for at, client in enumerate(reduced.clients) if ctx.is_of_architecture(client)]
         weights = self.discrepancy_weights(
             [reduced.num_examples[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
         )

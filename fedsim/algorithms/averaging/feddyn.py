@@ -137,13 +137,12 @@ class FedDyn(FedAvg, SentUpdates):
 
 def _change(ctx: Context, task: ClientTask, params: Params) -> Tree:
     """The change w_k - w, over the parameters."""
-    moving = ctx.net.parameters
-    return tree.sub(tree.select(params, moving), tree.select(task.broadcast["params"], moving))
+    return tree.difference(params, task.broadcast["params"], ctx.net.parameters)
 
 
 def _move_drift(ctx: Context, drift: Tree, params: Params, mean: Tree, reduced: ReducedUpdates) -> Tree:
     """The drift d + (1/N) sum of (w_k - w), by the mean of the clients that have examples."""
     came = zip(reduced.clients, reduced.weights, strict=True)
-    trained = sum(weight for client, weight in came if client % len(ctx.nets) == ctx.architecture)
-    change = tree.sub(tree.select(mean, drift), tree.select(params, drift))
+    trained = sum(weight for client, weight in came if ctx.is_of_architecture(client))
+    change = tree.difference(mean, params, drift)
     return tree.cast_like(tree.add(drift, tree.scale(change, trained / ctx.num_architecture_clients)), drift)

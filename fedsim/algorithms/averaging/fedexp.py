@@ -41,7 +41,6 @@ from fedsim.base.parameters import Positive
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
-from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 
 
@@ -92,7 +91,7 @@ class FedExP(FedAvg, PersonalBroadcast):
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and the squared norm of its change."""
         update = super().make_update(ctx, task, trained)
-        change = _change(ctx, task.broadcast["params"], trained.params)
+        change = tree.difference(trained.params, task.broadcast["params"], ctx.net.parameters)
         norm = {"squared": tree.dot(change, change)}
         return update._replace(upload={**update.upload, "norm": norm})
 
@@ -123,7 +122,7 @@ class FedExP(FedAvg, PersonalBroadcast):
 
     def _compute_step_size(self, ctx: Context, state: Any, mean: Tree, reduced: ReducedUpdates) -> Tensor:
         """`eta_g` of this architecture, a float64 scalar."""
-        change = _change(ctx, ctx.select_architecture(state.params), mean)
+        change = tree.difference(mean, ctx.select_architecture(state.params), ctx.net.parameters)
         squared = ctx.select_architecture(reduced["norm"])["squared"]
         eta: Tensor = squared / (2 * (tree.dot(change, change) + self.epsilon))
         return eta.clamp(min=1)
@@ -142,9 +141,3 @@ class FedExP(FedAvg, PersonalBroadcast):
             for each in ctx.architectures.values()
         ]
         return {"eta_g": sizes if len(sizes) > 1 else sizes[0]}
-
-
-def _change(ctx: Context, before: Params, after: Tree) -> Tree:
-    """The change over the parameters."""
-    moving = ctx.net.parameters
-    return tree.sub(tree.select(after, moving), tree.select(before, moving))

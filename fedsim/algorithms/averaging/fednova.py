@@ -70,7 +70,7 @@ class FedNova(FedAvg):
         done = [
             (examples, self.relative_work(ctx, int(entry["count"])))
             for client, examples, entry in came
-            if client % len(ctx.nets) == ctx.architecture and examples
+            if ctx.is_of_architecture(client) and examples
         ]
         total = sum(examples for examples, _ in done)
         further = sum(n * work for n, work in done) * sum(n / work for n, work in done) / total**2

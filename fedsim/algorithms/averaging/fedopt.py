@@ -102,7 +102,10 @@ class FedOpt(FedAvg):
         if not means:
             return state  # type: ignore[no-any-return]
         changes = ctx.map_architectures(
-            lambda arch_ctx, mean: _change(arch_ctx, arch_ctx.select_architecture(state.params), mean), means
+            lambda arch_ctx, mean: tree.difference(
+                mean, arch_ctx.select_architecture(state.params), arch_ctx.net.parameters
+            ),
+            means,
         )
         first = ctx.update_architectures(
             lambda _, old, change: _map_moment(self._update_first_moment, old, change),
@@ -182,12 +185,6 @@ class FedYogi(FedAdam):
         """The moment moved towards the squared change, v - (1 - beta2) D^2 sign(v - D^2)."""
         square = change**2
         return moment - (1 - self.beta2) * square * torch.sign(moment - square)
-
-
-def _change(ctx: Context, params: Params, mean: Tree) -> Tree:
-    """D = mean - w over the parameters, float64."""
-    moving = ctx.net.parameters
-    return tree.sub(tree.select(mean, moving), tree.select(params, moving))
 
 
 def _map_moment(update: Callable[[Tensor, Tensor], Tensor], old: Tree, change: Tree) -> Tree:

@@ -46,5 +46,5 @@ class FedProx(FedAvg):
         """The parent's loss plus the proximal term over the trainable parameters."""
         base = super().loss(ctx, task, params, batch)
         moving = self.trainable_keys(ctx, task.broadcast)
-        drift = tree.sub(tree.select(params, moving), tree.select(task.broadcast["params"], moving))
+        drift = tree.difference(params, task.broadcast["params"], moving)
         return base + self.mu / 2 * tree.dot(drift, drift)

@@ -77,8 +77,7 @@ class QFedAvg(FedAvg):
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and the damping d_k."""
         update, moving = super().make_update(ctx, task, trained), ctx.net.parameters
-        received = task.broadcast["params"]
-        change = tree.sub(tree.select(trained.params, moving), tree.select(received, moving))
+        change = tree.difference(trained.params, task.broadcast["params"], moving)
         damping = {"d": torch.zeros((), device=task.device)}
         if self.q:
             factor = self.q / (_mean_step_size(ctx) * self._measure_loss(ctx, task))

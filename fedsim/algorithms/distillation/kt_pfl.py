@@ -178,11 +178,6 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
 
     # client
 
-    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """The client's personal model."""
-        own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
-        return own
-
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Learn from the teacher, train on the client's examples, then predict this round's public set."""
         model = self.train_on_public_set(ctx, task, self.initial_params(ctx, task), ctx.round)

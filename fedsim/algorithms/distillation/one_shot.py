@@ -228,11 +228,6 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
         """The whole model."""
         return ctx.net.keys
 
-    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """The client's personal model."""
-        own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
-        return own
-
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Learn the soft targets if there are any, then train on the client's examples."""
         targets = _find_soft_targets(task)
@@ -258,7 +253,7 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
         batches = ctx.require_public_set().shuffle_batches(
             ctx.seed, round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
-        local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
+        local = ctx.local if self.public_lr is None else ctx.local.with_constant_rate(self.public_lr)
         public_task = task._replace(batches=batches, instruction={SOFT_TARGETS: targets})
         trained = run_local_loop(LocalLoop(replace(ctx, local=local), public_task, model, self.public_loss))
         return trained.params, trained.loss

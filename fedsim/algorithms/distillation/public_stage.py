@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, ClientTask, Context
 from fedsim.core.capabilities import PersonalBroadcast, PersonalModels
@@ -38,6 +39,11 @@ class PublicStage(Algorithm, PersonalModels, PersonalBroadcast):
             model: the client's model.
             round: the round that the public stage begins, from 0.
         """
+
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
+        """The client's personal model."""
+        own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
+        return own
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """No payloads: a client's personal model is in its client state."""

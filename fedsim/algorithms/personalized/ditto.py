@@ -76,7 +76,7 @@ class Ditto(FedAvg, PersonalModels):
     def personal_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The parent's loss of the personal model, plus the penalty on its distance to the global model."""
         moving = self.trainable_keys(ctx, task.broadcast)
-        away = tree.sub(tree.select(params, moving), tree.select(task.broadcast["params"], moving))
+        away = tree.difference(params, task.broadcast["params"], moving)
         return self.loss(ctx, task, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:

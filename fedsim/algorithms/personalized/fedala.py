@@ -195,7 +195,7 @@ class FedALA(FedAvg):
         The first mixing, with more passes, counts as one pass.
         """
         usual = super().count_effort(ctx, state, steps)
-        if not ctx.round or not self.layers:
+        if not (ctx.round and self.layers and self.eta):
             return usual
         return (Effort(ceil(self.share * ctx.local.steps_per_pass(steps)), self.private_keys(ctx)), *usual)
 

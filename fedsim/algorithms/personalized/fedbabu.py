@@ -27,31 +27,25 @@ Reference result: see docs/results/layer-schedules.md.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.personal_parts import find_missing_body, fine_tune
-from fedsim.base import tree
-from fedsim.base.parameters import Range
+from fedsim.algorithms.personal_parts import FineTuned, find_missing_body
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, Context, LocalTraining
-from fedsim.core.capabilities import PersonalModels, SurveyPayload
+from fedsim.core import Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(FedAvg, PersonalModels, SurveyPayload):
+class FedBABU(FineTuned):
     """FedAvg of the body with a fixed random head, and fine-tuning at the end.
 
     Attributes:
-        tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
         head: `fixed` at its initial values, or `shared`: it trains and travels as the body does, which is
             FedAvg with fine-tuning at the end.
     """
 
-    tuning_epochs: Annotated[int, Range(0)] = 10
     head: Literal["fixed", "shared"] = "fixed"
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
@@ -64,18 +58,6 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
         """The body; with a shared head, the whole model."""
         return ctx.net.body if self.head == "fixed" else ctx.net.keys
 
-    def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The shared keys: all clients have a fixed head."""
-        return tree.select(model, self.shared_keys(ctx, state))
-
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The body; with a shared head, the whole model."""
         return ctx.net.body if self.head == "fixed" else ctx.net.parameters
-
-    def plan_tuning(self, ctx: Context) -> LocalTraining | None:
-        """The local training with `tuning_epochs` epochs."""
-        return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
-
-    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """The final model after training all of it on the client's examples."""
-        return fine_tune(ctx, task, self.initial_params(ctx, task))

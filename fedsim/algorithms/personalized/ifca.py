@@ -122,7 +122,7 @@ class IFCA(FedAvg, PayloadAccounting):
         """
         weights, found = [0.0] * self.clusters, dict(models)
         for client, weight, cluster in zip(reduced.clients, reduced.weights, chosen, strict=True):
-            weights[cluster] += weight if client % len(ctx.nets) == ctx.architecture else 0
+            weights[cluster] += weight if ctx.is_of_architecture(client) else 0
         for cluster, weight in enumerate(weights):
             if weight:
                 own = tree.scale(mean[str(cluster)], sum(weights) / weight)

@@ -34,16 +34,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.personal_parts import find_missing_body, fine_tune
-from fedsim.base import tree
+from fedsim.algorithms.personal_parts import FineTuned, find_missing_body
 from fedsim.base.parameters import Count, Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, Context, LocalTraining, ReducedUpdates, ServerState
-from fedsim.core.capabilities import PersonalModels, SurveyPayload
+from fedsim.core import Context, ReducedUpdates, ServerState
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 from fedsim.techniques.layer_openings import (
@@ -70,7 +67,7 @@ class PlateauState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
+class LayerSchedule(FineTuned):
     """FedAvg of a body whose blocks open one after another, with a fixed random head.
 
     Attributes:
@@ -81,7 +78,6 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
         every: rounds between openings if `times` is null; (0, 100, 200) for three blocks.
         patience: rounds without improvement before a block opens, for `plateau`.
         improvement: decrease of the loss that counts as an improvement, in nats, for `plateau`.
-        tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
     """
 
     order: Literal["vanilla", "anti"] = "vanilla"
@@ -89,7 +85,6 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
     every: WholeNumber = 100
     patience: Count = 10
     improvement: Annotated[float, Range(0)] = 0.01
-    tuning_epochs: WholeNumber = 10
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation", "communication")
     asynchronous: ClassVar[bool] = False
@@ -132,15 +127,11 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
         """The open blocks."""
         return {key for block in self.open_blocks(ctx, state) for key in ctx.net.blocks[block]}
 
-    def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The open blocks: all clients have the closed blocks and the head."""
-        return tree.select(model, self.shared_keys(ctx, state))
-
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's state, and the plateau after the cohort's loss."""
         state = super().aggregate(ctx, state, reduced)
         return (
-            self.update_plateau(ctx, state, reduced.metrics["train_loss"])
+            self.update_plateau(ctx, state, reduced.metrics.get("train_loss", nan))
             if self.times == "plateau"
             else state
         )
@@ -169,11 +160,3 @@ class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The broadcast keys: the open blocks."""
         return frozenset(broadcast["params"])
-
-    def plan_tuning(self, ctx: Context) -> LocalTraining | None:
-        """The local training with `tuning_epochs` epochs."""
-        return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
-
-    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """The final model after training all of it on the client's examples."""
-        return fine_tune(ctx, task, self.initial_params(ctx, task))

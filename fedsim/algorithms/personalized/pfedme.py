@@ -90,7 +90,7 @@ class PFedMe(FedAvg, PersonalModels):
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, plus the penalty on the distance to w."""
         moving = self.trainable_keys(ctx, task.broadcast)
-        away = tree.sub(tree.select(params, moving), tree.select(task.instruction[CENTRE], moving))
+        away = tree.difference(params, task.instruction[CENTRE], moving)
         return super().loss(ctx, task, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:

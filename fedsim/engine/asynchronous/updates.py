@@ -94,7 +94,7 @@ def _list_parts(policy: Asynchronous, ctx: Context, groups: Sequence[GroupUpdate
         sum(
             weight
             for client, weight in zip(group.reduced.clients, group.reduced.weights, strict=True)
-            if client % len(ctx.nets) == ctx.architecture
+            if ctx.is_of_architecture(client)
         )
         for group in groups
     ]

@@ -68,7 +68,7 @@ class UpdateDissimilarity(StatefulWrapper):
             message = f"{type(self.base).__name__} does not return its clients' personal models"
             raise FedsimError(message, "leave evaluation.dissimilarity out")
         keys = ctx.net.parameters
-        change = tree.sub(tree.select(update.model, keys), tree.select(self.initial_params(ctx, task), keys))
+        change = tree.difference(update.model, self.initial_params(ctx, task), keys)
         sent: Tree = {"model": change, "squared": tree.dot(change, change)}
         return update._replace(upload={**update.upload, CHANGE: sent})
 

@@ -216,7 +216,7 @@ def _find_threshold_faults(spec: JobSpec) -> Iterator[FieldError]:
         return  # `find_device_faults` names them
     clients, threshold = spec.clients, spec.secure_aggregation.threshold
     asked = OverSelection(**policy.params).count_asked(clients.cohort_size, clients.total)
-    if clients.cohort_size < ceil(threshold * asked):
+    if clients.cohort_size < ceil(round(threshold * asked, 9)):
         message = f"has {clients.cohort_size} of {asked} clients count, less than the share "
         message += f"{threshold:g} that secure_aggregation.threshold needs"
         factor = policy.params.get("factor", OverSelection().factor)

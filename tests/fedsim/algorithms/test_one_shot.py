@@ -12,6 +12,7 @@ from fedsim.algorithms import FedAD, FedKD
 from fedsim.algorithms.distillation.fedkd import quantise_logits
 from fedsim.algorithms.distillation.one_shot import SOFT_TARGETS, select_batch_rows
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS
+from fedsim.base.digest import digest
 from fedsim.clients.population import Population
 from fedsim.core import Batch, LocalTraining
 from fedsim.core.public_set import ROWS
@@ -86,6 +87,20 @@ def test_fedkd_after_the_upload_without_private_training() -> None:
     assert (
         results[1].cost.updates == 7 * population.nets[0].count_parameters()
     )  # a step on the public set each
+
+
+def test_fedkd_learns_from_the_public_set_at_a_constant_rate() -> None:
+    """The rate of its own steps may fall within a round; that of `public_lr` does not."""
+    population, algorithm = linear(), FedKD(public_lr=0.05, public_batch_size=10)
+    loader, ctx = SerialPool(algorithm, population).worker.loader, population.context(0)
+    task = loader.make_task_without_batches(algorithm, ctx, 0, {}, {}, {})
+    targets = {"logits": torch.arange(float(N * C)).view(N, C)}
+    falling = replace(ctx, local=replace(ctx.local, lr_alpha=2.0))
+    one, other = (
+        algorithm.distil_soft_targets(each, task, ctx.cached_init_params(), targets, 0)[0]
+        for each in (ctx, falling)
+    )
+    assert digest(one) == digest(other) != digest(ctx.cached_init_params())
 
 
 def test_fedkd_by_divergence() -> None:

@@ -242,6 +242,7 @@ def test_mixing_weights_of_one_are_fedavg_bit_for_bit() -> None:
         still, pool = run(algorithm, population)
         assert [r.digest for r in still] == [r.digest for r in plain]
         assert [r.traffic for r in still] == [r.traffic for r in plain]
+        assert [r.cost for r in still] == [r.cost for r in plain]
         for memory in pool.client_states().values():
             for value in memory.get("mix", {}).values():
                 assert torch.equal(value, torch.ones_like(value))

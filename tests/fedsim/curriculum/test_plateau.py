@@ -15,7 +15,7 @@ from actors.ray_pool import RayPool
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
-from fedsim.core import Algorithm, LocalTraining
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, PlateauDecay
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -68,6 +68,23 @@ def test_the_next_round_trains_at_the_lower_rate() -> None:
     cohort = list(third.cohort)
     reduced = pool.begin_training(algorithm, ctx, second.state.base, cohort)()
     assert digest(algorithm.aggregate(ctx, second.state.base, reduced)) == digest(third.state.base)
+
+
+def test_a_client_with_a_limit_has_the_lower_rate_with_and_without_it() -> None:
+    seen = list[tuple[float, float]]()
+
+    class Watched(FedAvg):
+        def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+            seen.append((ctx.local.lr, ctx.usual_local.lr))
+            return super().train_client(ctx, task)
+
+    population, algorithm = federation(local=LOCAL), watched(Watched())
+    ctx, state = population.context(0), make_initial_state(algorithm, population)
+    down = algorithm.broadcast(ctx, replace(state, factor=0.5))
+    loader = SerialPool(algorithm, population).worker.loader
+    task = loader.make_task_without_batches(algorithm, ctx, 0, down, {}, {})
+    algorithm.train_client(ctx.limit_work(1), task)
+    assert seen == [(LOCAL.lr / 2, LOCAL.lr / 2)]
 
 
 def test_rounds_of_the_warmup_do_not_count_and_the_factor_has_an_end() -> None:

@@ -107,6 +107,15 @@ def test_merged_cuts_a_quarter_of_each_clients_examples(clients: int, kind: str,
     assert np.array_equal(np.sort(used[:, 0]), np.r_[0:400, 1_000:1_150])
 
 
+def test_merged_cuts_a_share_that_floats_do_not_have():
+    """0.29 * 100 is a little less than 29."""
+    federation = make_federation(
+        dataset(80, 20), "iid", num_clients=1, seed=0, tests="merged", test_share=0.29
+    )
+    assert federation.tests is not None
+    assert federation.tests.size(0) == 29
+
+
 def test_merged_gives_a_client_train_and_test_examples_of_the_same_classes():
     federation = make_federation(dataset(), "pathological", num_clients=10, seed=0, tests="merged", classes=1)
     assert federation.tests is not None

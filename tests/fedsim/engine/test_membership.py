@@ -45,6 +45,12 @@ def test_the_figures_by_pairs_and_by_thresholds() -> None:
         assert tuple(found[figure] for figure in FIGURES) == pytest.approx(measure(members, others))
 
 
+def test_equal_losses_of_members_and_others_are_a_guess() -> None:
+    """Its curve is one straight line, of which each point counts."""
+    losses = np.linspace(0, 1, 1000)
+    assert tuple(attack_by_loss(losses, losses).values()) == pytest.approx((0.5, 0.0, 0.01))
+
+
 def test_the_figures_of_a_run_in_torch() -> None:
     population = with_members(federation(cohort_size=6, rounds=2))
     plain = run(FedAvg(), replace(population, members=None))

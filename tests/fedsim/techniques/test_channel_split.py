@@ -17,6 +17,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net, reads_tokens
 from fedsim.techniques.channel_split import (
+    Extent,
     count_private_channels,
     cuts,
     make_masks,
@@ -50,6 +51,11 @@ def test_which_models_are_chains_of_channels() -> None:
             assert (fault.path, fault.value) == ("name", "cd2_pfed")
     net = make_net("small_transformer", input_shape=(16,), num_classes=4, vocabulary=50)
     assert CD2PFed().check_hyperparameters(net, 10)
+
+
+def test_a_share_of_nine_tenths_keeps_nine_channels_of_ten() -> None:
+    """The share may have risen round by round to a little less."""
+    assert Extent((10, 3)).count_shared(0.8999999999999999) == 3
 
 
 @pytest.mark.parametrize("name", ["moon_cnn", "resnet18", "fedgen_cnn"])

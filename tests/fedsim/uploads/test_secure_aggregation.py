@@ -94,6 +94,9 @@ def test_a_round_of_too_few_clients_changes_nothing() -> None:
     # Of a sampler or a curriculum that asks fewer than K, fewer are enough.
     assert not method.aggregate(ctx, after, came(6, left_out=0)).incomplete
     assert float(params(replace_state(after)).min()) == 9.0
+    # 11 of 20 are 0.55 of them, though 0.55 * 20 is a little more than 11.
+    exact = secure(Scaffold(), threshold=0.55)
+    assert not exact.aggregate(ctx, began, came(11, left_out=7)).incomplete
 
 
 def test_devices_that_vanish_count_and_small_cohorts_are_whole() -> None:
