@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -92,6 +92,13 @@ def render_table(found: Comparison, format: PaperFormat) -> str:
     lines += [[f"**{cell.text}**" if cell.is_best else cell.text for cell in row] for row in rows]
     escaped = ([text.replace("|", "\\|") for text in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+def find_best_cells(rows: Sequence[Sequence[Cell]]) -> set[tuple[int, int]]:
+    """Return the row and the column of each best value of its measure."""
+    return {
+        (row, place) for row, cells in enumerate(rows) for place, cell in enumerate(cells) if cell.is_best
+    }
 
 
 def make_paper_table(found: Comparison) -> tuple[list[str], list[list[Cell]]]:

@@ -6,7 +6,7 @@ from html import escape
 
 from api.comparison.records import Comparison
 from api.reports.comparison_figure import make_comparison_figure
-from api.reports.comparison_tables import make_cost_table, make_paper_table
+from api.reports.comparison_tables import find_best_cells, make_cost_table, make_paper_table
 from api.reports.formatting import format_metric, format_metric_value
 from api.reports.html_page import render_figure, render_page, render_table
 
@@ -19,9 +19,7 @@ def render_comparison(name: str, found: Comparison) -> str:
         found: the comparison.
     """
     heads, rows = make_paper_table(found)
-    best = {
-        (number, place) for number, row in enumerate(rows) for place, cell in enumerate(row) if cell.is_best
-    }
+    best = find_best_cells(rows)
     figure = make_comparison_figure(found)
     counted = [index for index, group in enumerate(found.groups) if group.runs]
     groups = [found.groups[index].name for index in counted]

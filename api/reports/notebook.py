@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from api.comparison.records import Comparison
 from api.comparison.run_scores import find_common_metric, find_latest_metrics
 from api.reports.comparison_figure import make_comparison_figure
-from api.reports.comparison_tables import make_cost_table, make_paper_table
+from api.reports.comparison_tables import find_best_cells, make_cost_table, make_paper_table
 from api.reports.figures import ReportFigure, make_figures
 from api.reports.formatting import format_metric_value
 from fedsim.errors import SettingsError
@@ -84,10 +84,8 @@ class ComparisonView(Comparison):
 
     def _repr_html_(self) -> str:
         heads, rows = make_paper_table(self)
-        best = {
-            (row, place) for row, cells in enumerate(rows) for place, cell in enumerate(cells) if cell.is_best
-        }
-        tables = [render_html_table(heads, [[cell.text for cell in row] for row in rows], best)]
+        texts = [[cell.text for cell in row] for row in rows]
+        tables = [render_html_table(heads, texts, find_best_cells(rows))]
         tables.append(render_html_table(*make_cost_table(self)))
         return "".join([*tables, *(f"<p>{escape(note)}</p>" for note in self.notes)])
 

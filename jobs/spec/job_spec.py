@@ -106,6 +106,11 @@ class JobSpec(Section):
         """Return the models, one or several."""
         return self.model if isinstance(self.model, tuple) else (self.model,)
 
+    @property
+    def last_round(self) -> int:
+        """The number of the last round: of `rounds`, or of `stop.round`."""
+        return min(self.rounds, self.stop.round or self.rounds)
+
     def model_path(self, number: int) -> str:
         """Return the path of a model in the spec: `model`, or `model.1` if there are several."""
         return f"model.{number}" if len(self.models) > 1 else "model"

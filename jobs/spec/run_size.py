@@ -174,7 +174,7 @@ def _is_short(spec: JobSpec, settings: Settings, facts: DatasetFacts | None) -> 
 
 def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
     """Estimate the seconds of a run in one process: its FLOPs and its local steps."""
-    visits = spec.rounds * count_updates_per_round(spec)
+    visits = spec.last_round * count_updates_per_round(spec)
     tuned = spec.clients.total * _count_personal_evaluations(spec)
     steps = spec.local.steps
     if steps is None:
@@ -191,14 +191,14 @@ def _count_personal_evaluations(spec: JobSpec) -> int:
     if policy == "never":
         return 0
     if policy == "always" or (policy == "auto" and has_tests):
-        return spec.rounds // spec.evaluation.every + 1
+        return spec.last_round // spec.evaluation.every + 1
     return 1
 
 
 def _count_state_bytes(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> int:
     """Count the bytes of the client states of a run, each as large as the model, at most."""
     places = DataRoots(settings.data_roots)
-    visited = min(spec.clients.total, spec.rounds * count_updates_per_round(spec))
+    visited = min(spec.clients.total, spec.last_round * count_updates_per_round(spec))
     sizes = (make_spec_net(model, facts, places).count_parameters() for model in spec.models)
     return visited * NUMBER_BYTES * max(sizes)
 
@@ -213,9 +213,9 @@ def count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float
         examples = (local.epochs or 1) * facts.examples / spec.clients.total
     else:
         examples = local.steps * local.batch_size
-    trained = spec.rounds * count_updates_per_round(spec) * examples * step
+    trained = spec.last_round * count_updates_per_round(spec) * examples * step
     tests = facts.file_facts.tests if facts.file_facts else GUESSED_TEST_SHARE * facts.examples
-    return float(trained + spec.rounds // spec.evaluation.every * tests * forward)
+    return float(trained + spec.last_round // spec.evaluation.every * tests * forward)
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {"algorithm": "fedavg", "rounds": 3, "model": "logistic"
         ({"resources": {"gpus_per_worker": 0.5}}, False),
         ({"resources": {"server_gpus": 0.5}}, False),
         ({"rounds": 100_000}, False),
+        ({"rounds": 100_000, "stop": {"round": 3}}, True),
         ({"local": {"steps": 100_000}}, False),
         ({"algorithm": "fedper", "clients": {"total": 1000}, "evaluation": {"personal": "last"}}, True),
         (
