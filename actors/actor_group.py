@@ -27,7 +27,7 @@ from actors.actor_errors import (
 from actors.client_actor import ClientActor, MemoryUsage
 from actors.resources import Placement
 from fedsim.core import LocalTraining
-from fedsim.engine.faults import DEFAULT, Faults
+from fedsim.engine.faults import Faults
 from fedsim.errors import NoCapacityNow, NodeLost, ObjectLost, PoolFailed
 from fedsim.plugins import plugin_environment
 
@@ -107,7 +107,7 @@ class ActorGroup:
         return options.remote(self.placement.gpus)
 
     def set_up_actors(
-        self, algorithm: Any, population: Any, faults: Faults = DEFAULT, graphs: bool = False
+        self, algorithm: Any, population: Any, faults: Faults, graphs: bool
     ) -> list[dict[str, Any]]:
         """Send the run to every actor, and wait until all are ready; replace actors that die meanwhile.
 

@@ -56,7 +56,7 @@ class ClientProcess:
         self.worker: Worker | None = None
 
     def join_run(
-        self, algorithm: Algorithm, population: Population, faults: Faults, graphs: bool = False
+        self, algorithm: Algorithm, population: Population, faults: Faults, graphs: bool
     ) -> dict[str, Any]:
         """Join a run; the population's arrays stay in the object store, without a copy.
 

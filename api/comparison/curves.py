@@ -26,7 +26,7 @@ class GroupCurve(FrozenRecord):
     deviation: list[float] = Field(description="Standard deviation of the sample; empty for one run.")
 
 
-def make_curve(runs: Sequence[Sequence[RoundRecord]], metric: str, along: Along = "rounds") -> GroupCurve:
+def make_curve(runs: Sequence[Sequence[RoundRecord]], metric: str, along: Along) -> GroupCurve:
     """Make the curve of a group.
 
     Args:

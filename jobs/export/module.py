@@ -87,8 +87,8 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
     return ExportedModel(module, Normalise(**normalise), source.columns, targets).eval()
 
 
-def make_example(source: ModelSource, number: int = 0, count: int = 2) -> Tensor:
-    """Return inputs of the right form, [count, *input_shape]: zeros."""
+def make_example(source: ModelSource, number: int) -> Tensor:
+    """Return two inputs of the right form, [2, *input_shape]: zeros."""
     form = source.input_form(number)
     kind = torch.int64 if form.vocabulary else torch.float32
-    return torch.zeros((count, *form.shape), dtype=kind)
+    return torch.zeros((2, *form.shape), dtype=kind)

@@ -235,8 +235,8 @@ class ViewListener(RunListener):
         self,
         view: ProgressView,
         format: RunFormat,
-        folder: RunFolder | None = None,
-        trackers: Trackers | None = None,
+        folder: RunFolder | None,
+        trackers: Trackers,
         signals: SignalHandler | None = None,
         find_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -280,8 +280,7 @@ class ViewListener(RunListener):
         self.view.show_round(record)
         if self.folder is not None:
             self.folder.add_round(record)
-        if self.trackers is not None:
-            self.trackers.log_round(record)
+        self.trackers.log_round(record)
         if self.format is RunFormat.JSONL:
             print_line(record.model_dump(mode="json"))
 

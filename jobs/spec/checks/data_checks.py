@@ -53,7 +53,7 @@ def use_spec_paths(error: Exception) -> Exception:
 
 
 def find_data_faults(
-    spec: JobSpec, facts: DatasetFacts, places: DataRoots, wrong_paths: Collection[str] = ()
+    spec: JobSpec, facts: DatasetFacts, places: DataRoots, wrong_paths: Collection[str]
 ) -> list[FieldError]:
     """Find what the size, the classes and the task of the data set rule out; the models are not checked.
 
