@@ -179,9 +179,18 @@ def name_device(device: str) -> str:
 
 
 def find_code_version() -> str:
-    """The commit of the code that runs, marked where files were changed since; empty outside a checkout."""
-    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
+    """The commit of the code that runs, marked where its files were changed since; empty outside a checkout.
+
+    Other changed files do not count: a table that runs writes its journal into the same checkout.
+    """
+    root = Path(__file__).parents[2]
+
+    def ask_git(*words: str) -> str:
+        asked = ["git", "-C", str(root), *words]
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = ask_git("status", "--porcelain", "--untracked-files=no", "fedsim", "actors", "jobs")
+        return ask_git("describe", "--always") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
