@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedsim.base.digest import digest
-from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.serialization import pack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredClientStates, StoredFile, StoredRecords
 from fedsim.checkpoints.stored_flights import FLIGHTS, load_flights, save_flights
@@ -231,7 +231,7 @@ class Checkpoints:
     def _open_checkpoint(self, manifest: _Manifest, template: Any) -> Checkpoint:
         """Read a checkpoint, check all its files, and continue this object from it."""
         content, where = manifest.content, self.folder.full_name(manifest.name)
-        state = self._unpack_file(StoredFile.from_entry(content["state"]), template)
+        state = StoredFile.from_entry(content["state"]).unpack(self.folder, template)
         if digest(state) != content["digest"]:
             raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
         flights = load_flights(self.folder, content.get(FLIGHTS), manifest.round, template)
@@ -264,13 +264,6 @@ class Checkpoints:
             memory_digest=memory_digest,
             in_flight=flights,
         )
-
-    def _unpack_file(self, file: StoredFile, template: Any = None) -> Any:
-        """Read and unpack one file of a checkpoint."""
-        try:
-            return unpack(file.read(self.folder), template)
-        except ValueError as error:
-            raise CheckpointError(f"{self.folder.full_name(file.name)} {error}") from error
 
 
 def _read_manifest_round(name: str) -> int:

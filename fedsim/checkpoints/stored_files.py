@@ -67,6 +67,17 @@ class StoredFile:
             raise CheckpointError(f"{folder.full_name(self.name)} is damaged: it is not what was written")
         return content
 
+    def unpack(self, folder: Folder, template: Any = None) -> Any:
+        """Read the file, and unpack its content with a template.
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or its form differs from the template's.
+        """
+        try:
+            return unpack(self.read(folder), template)
+        except ValueError as error:
+            raise CheckpointError(f"{folder.full_name(self.name)} {error}") from error
+
 
 @dataclass
 class _ClientStateFile:

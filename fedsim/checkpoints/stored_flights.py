@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.serialization import pack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredFile
 from fedsim.clock.flights import Flight, InFlight
-from fedsim.errors import CheckpointError
 
 FLIGHTS = "flights"
 """The key in a manifest, and the beginning of the file's name; `OURS` of `checkpoint.py` lists it too."""
@@ -54,10 +53,7 @@ def load_flights(
     file = StoredFile.from_entry(entry)
     # A version is the number of an earlier round.
     templates = {"states": dict.fromkeys(range(round), template)}
-    try:
-        held = unpack(file.read(folder), templates)
-    except ValueError as error:
-        raise CheckpointError(f"{folder.full_name(file.name)} {error}") from error
+    held = file.unpack(folder, templates)
     flights = [
         Flight(end, client, version, start, bool(vanishes))
         for (end, start), (client, version, vanishes) in zip(

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.serialization import pack
 from fedsim.checkpoints.storage import Folder
 from fedsim.checkpoints.stored_files import StoredFile
 from fedsim.engine.evaluation.model_selection import BestModel, ChosenModel
-from fedsim.errors import CheckpointError
 
 KINDS = ("chosen", "best")
 """The kinds, which are also the beginnings of their file names; `OURS` of `checkpoint.py` lists these too."""
@@ -54,10 +53,7 @@ class StoredModels:
         if not content.get(kind):
             return None
         file = StoredFile.from_entry(content[kind])
-        try:
-            model = make(unpack(file.read(self.folder)))
-        except ValueError as error:
-            raise CheckpointError(f"{self.folder.full_name(file.name)} {error}") from error
+        model = make(file.unpack(self.folder))
         self._files[kind] = model, file
         return model
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedsim.base.shares import floor_share
 from fedsim.core import Pacing
 
 Positions: TypeAlias = np.ndarray[Any, Any]
@@ -46,7 +47,7 @@ def draw_batches(
 
 def count_apart(num_examples: int, share: float) -> int:
     """Return the number of held-out examples: `share` (0 <= share < 1) of all examples, rounded down."""
-    return int(num_examples * share + 1e-9)
+    return floor_share(share, num_examples)
 
 
 def draw_apart(rng: np.random.Generator, num_examples: int, share: float) -> Positions:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import Annotated, ClassVar, NamedTuple
 
 from fedsim.base.parameters import Positive, Range
+from fedsim.base.shares import ceil_share
 from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff, SemiAsynchronous
 
 
@@ -104,8 +105,7 @@ class OverSelection(Policy):
 
     def count_asked(self, cohort_size: int, num_clients: int) -> int:
         """Return ceil(factor x K), at most N."""
-        # Without rounding, 1.1 x 10 would be 11.000000000000002.
-        return min(num_clients, ceil(round(self.factor * cohort_size, 9)))
+        return min(num_clients, ceil_share(self.factor, cohort_size))
 
     def decide(
         self, arrivals: Mapping[int, float], vanished: Mapping[int, float], cohort_size: int

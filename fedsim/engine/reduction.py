@@ -65,7 +65,7 @@ def combine_results(
     cohort: Sequence[int],
     down: BytesDown,
     engine: Mapping[str, Any],
-    fingerprint: ClientStatesDigest,
+    states_digest: ClientStatesDigest,
 ) -> ReducedUpdates:
     """Combine the results of all spans.
 
@@ -77,7 +77,7 @@ def combine_results(
         cohort: the round's clients, in order.
         down: bytes sent to the clients.
         engine: facts about the pool for the round's record, such as its name.
-        fingerprint: the digest of the pool's client states; this function updates it.
+        states_digest: the digest of the pool's client states; this function updates it.
     """
     up = Counter[str]()
     found: dict[int, ClientOutcome] = {}
@@ -89,7 +89,7 @@ def combine_results(
         [(each.metrics, dict.fromkeys(each.metrics, each.num_examples)) for each in outcomes]
     )
     failures = _failures(results, cohort)
-    fingerprint.update(
+    states_digest.update(
         {outcome.client: outcome.state_digest for outcome in outcomes if outcome.state_digest is not None}
     )
     total: Any = sums.tree.total() or {}
@@ -112,7 +112,7 @@ def combine_results(
             **_make_failure_record(failures, sum(result.retries for result in results)),
         },
         failed=tuple(failures),
-        memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
+        memory_digest=states_digest.hexdigest() if algorithm.stateful else None,
         client_bytes=tuple((down.of_client(outcome.client), outcome.bytes_up) for outcome in outcomes),
         metric_examples=metric_examples,
     )

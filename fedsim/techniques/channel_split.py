@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.base import tree
+from fedsim.base.shares import floor_share
 from fedsim.base.tree import Tree
 from fedsim.models.net import Net, Params
 
@@ -33,8 +34,7 @@ class Extent(tuple[int, int]):
     def count_shared(self, share: float) -> int:
         """The number of shared places if `share` of the channels is private, rounded down."""
         channels, places = self
-        # A share that rises round by round may be 0.8999999999999999.
-        return (channels - int(share * channels + 1e-9)) * places
+        return (channels - floor_share(share, channels)) * places
 
 
 Cuts: TypeAlias = Mapping[str, tuple[Extent | None, ...]]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.shares import floor_share
 
 MinorityShare = Annotated[float, Range(minimum=0, below=0.5)]
 TINY = 1e-12
@@ -76,7 +77,7 @@ class Aggregator(ABC):
 
         Each attacker may be in a bucket of its own, so that a bucket of s clients has s times the share.
         """
-        return min(floor(share * self.bucket_size * updates + TINY), (updates - 1) // 2)
+        return min(floor_share(share, self.bucket_size * updates), (updates - 1) // 2)
 
 
 @dataclass(frozen=True, kw_only=True)

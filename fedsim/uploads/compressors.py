@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsim.base.parameters import Range
+from fedsim.base.shares import ceil_share
 from fedsim.base.wire import NUMBER_BYTES, PAIR_BYTES
 
 Shapes: TypeAlias = Sequence[tuple[int, ...]]
@@ -181,7 +182,7 @@ class PowerSGD(Compressor):
 
 def count_kept(share: float, size: int) -> int:
     """Return the number of entries that are sent: this share, rounded up."""
-    return min(size, max(1, ceil(share * size - 1e-9)))
+    return min(size, max(1, ceil_share(share, size)))
 
 
 COMPRESSORS: Mapping[str, type[Compressor]] = {

@@ -36,6 +36,7 @@ import torch
 
 from fedsim.base import tree
 from fedsim.base.parameters import Range
+from fedsim.base.shares import ceil_share
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import (
@@ -144,8 +145,7 @@ class SecureAggregation(StatefulWrapper):
         """The base algorithm's next state; the present one if too few clients remained."""
         came = len(reduced.clients)
         asked = came + len(reduced.failed) + reduced.left_out
-        # 0.55 * 100 is a little more than 55.
-        if came < ceil(round(self.threshold * asked, 9)):
+        if came < ceil_share(self.threshold, asked):
             return replace(state, incomplete=True)
         return replace(super().aggregate(ctx, state, reduced), incomplete=False)
 

@@ -105,19 +105,19 @@ class Settings:
             "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
             "ray_num_cpus": read_whole_number(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
             "ray_num_gpus": read_whole_number(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
-            "ray_idle_seconds": read_whole_number(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
+            "ray_idle_seconds": read_whole_number(env, "FEDSIM_RAY_IDLE", minimum=1),
+            "runner_idle_seconds": read_whole_number(env, "FEDSIM_RUNNER_IDLE", minimum=0),
             "token": env.get("FEDSIM_TOKEN") or None,
             "limits": Limits.from_env(env),
-            "drain_seconds": read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
+            "drain_seconds": read_whole_number(env, "FEDSIM_DRAIN", minimum=0),
             "log_format": read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
             "track": tuple(name.strip() for name in env.get("FEDSIM_TRACK", "").split(",") if name.strip()),
             "allow_python": read_switch(env, "FEDSIM_ALLOW_PYTHON"),
             "allow_open_ray": read_switch(env, "FEDSIM_ALLOW_OPEN_RAY"),
         }
-        if (runner_idle := read_whole_number(env, "FEDSIM_RUNNER_IDLE", minimum=0)) is not None:
-            values["runner_idle_seconds"] = runner_idle
-        return cls(**values | {name: value for name, value in overrides.items() if value is not None})
+        values |= {name: value for name, value in overrides.items() if value is not None}
+        return cls(**{name: value for name, value in values.items() if value is not None})
 
     def add_local_folders(self, spec: str = "") -> Settings:
         """Return the settings of a command that runs a spec, with two more data roots at the end.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, floor
+from math import floor
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import find_parameter_faults
+from fedsim.base.shares import ceil_share
 from fedsim.clock.policies import OverSelection
 from fedsim.core.capabilities import SentUpdates
 from fedsim.errors import FieldError
@@ -216,7 +217,7 @@ def _find_threshold_faults(spec: JobSpec) -> Iterator[FieldError]:
         return  # `find_device_faults` names them
     clients, threshold = spec.clients, spec.secure_aggregation.threshold
     asked = OverSelection(**policy.params).count_asked(clients.cohort_size, clients.total)
-    if clients.cohort_size < ceil(round(threshold * asked, 9)):
+    if clients.cohort_size < ceil_share(threshold, asked):
         message = f"has {clients.cohort_size} of {asked} clients count, less than the share "
         message += f"{threshold:g} that secure_aggregation.threshold needs"
         factor = policy.params.get("factor", OverSelection().factor)
