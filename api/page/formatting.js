@@ -53,6 +53,8 @@ export function roundHalfEven(value) {
 }
 
 export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
+// "1 worker", "2 workers".
+export const countOf = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 export function number(value) {
   if (typeof value !== "number") return "–";

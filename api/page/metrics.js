@@ -16,7 +16,7 @@ const KIND = new RegExp(`(?:^|_)(${[...Object.keys(METRICS), "loss"].join("|")})
 
 // The name of the metric inside the name of a record's value, such as `rmse` of `global_validation_rmse`.
 export const findKind = (name) => KIND.exec(name)?.[1] ?? null;
-export const isSpread = (name) => /_std(_|$)/.test(name);
+const isSpread = (name) => /_std(_|$)/.test(name);
 export const findMetric = (name) => (findKind(name) && !isSpread(name) ? METRICS[findKind(name)] ?? LOSS : null);
 export const isLowerBetter = (name) => findMetric(name)?.higher === false;
 export const isShare = (name) => findMetric(name)?.unit === "share";

@@ -22,7 +22,7 @@ export function parseSeeds(text) {
 }
 
 // Splits "a, [1, 2], {b: 3, c: 4}" at the commas outside of brackets and quotes.
-export function splitValues(text) {
+function splitValues(text) {
   const parts = [""];
   let depth = 0;
   let quote = "";

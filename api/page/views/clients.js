@@ -5,7 +5,7 @@ import { colour, curveColour } from "../colours.js";
 import { element, setText, show } from "../element.js";
 import { describeError, get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
-import { count, measure, roundHalfEven } from "../formatting.js";
+import { count, countOf, measure, roundHalfEven } from "../formatting.js";
 import { plainText } from "./method_changes.js";
 import { describeAxis, isLowerBetter, isShare, METRICS } from "../metrics.js";
 
@@ -97,7 +97,7 @@ function figure(id, head, signal, drawing, legend = null) {
 // attackers and others, if there are attackers; else null.
 function findGroups({ method: { clusters } }, { counts, attackers = [] }) {
   if (clusters && clusters.length >= counts.length) {
-    const describe = (label, members) => `${label} (${count(members.length)} ${members.length === 1 ? "client" : "clients"})`;
+    const describe = (label, members) => `${label} (${countOf(members.length, "client")})`;
     return { labels: clusters, title: (label) => `cluster ${label}`, order: "by cluster", words: "Clusters found by the algorithm", describe };
   }
   if (!attackers.length) return null;

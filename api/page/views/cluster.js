@@ -3,7 +3,7 @@
 import { badge, element, replaceIfChanged, setText, show } from "../element.js";
 import { describeError, get } from "../service.js";
 import { repeat } from "../session.js";
-import { bytes, count, number } from "../formatting.js";
+import { bytes, countOf, number } from "../formatting.js";
 
 const EVERY = 5000;
 const FIRST = 100; // jobs of the queue
@@ -62,7 +62,7 @@ function measured(usage) {
   const { memory_used: used, memory_total: total, cpu_percent: percent, cpus, load } = usage;
   return [
     gauge(`${bytes(used)} of ${bytes(total)} of memory in use`, used, total),
-    gauge(`${number(Math.round(percent))} % of ${count(cpus)} ${cpus === 1 ? "CPU" : "CPUs"} busy, load ${load.toFixed(2)} in the last minute`, percent, 100),
+    gauge(`${number(Math.round(percent))} % of ${countOf(cpus, "CPU")} busy, load ${load.toFixed(2)} in the last minute`, percent, 100),
   ];
 }
 

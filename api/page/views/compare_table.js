@@ -2,7 +2,7 @@
 
 import { curveVariable } from "../colours.js";
 import { element } from "../element.js";
-import { bytes, count, measure, formatMetricName, number, span } from "../formatting.js";
+import { bytes, count, countOf, measure, formatMetricName, number, span } from "../formatting.js";
 
 // The scores of a group; a score has a column if any group has it.
 const listScores = (groups, last) => [["final", "last round"], ["last_rounds", `mean of the last ${last}`], ["validated", "best by validation"]]
@@ -44,23 +44,22 @@ function swatch(index) {
 }
 
 const formatScore = (metric, found) => (found ? formatSpread(found, (value) => measure(metric, value)) : "–");
+const formatCost = (found, write) => (found ? formatSpread(found, write, true) : "–");
 
 // The best round, and the costs of a group. Without a target, those to the target are missing.
 function listCosts({ runs, best, cost_to_target: { rounds, bytes: traffic, seconds, missed }, ...group }, own, metric, target) {
-  const size = (found, write) => (found ? formatSpread(found, write, true) : "–");
-  const missedBy = missed ? ` (${missed} ${missed === 1 ? "run" : "runs"} never reached it)` : "";
+  const missedBy = missed ? ` (${countOf(missed, "run")} never reached it)` : "";
   return [
     formatScore(metric, best) + (runs.length === 1 && own.best ? ` at ${own.best.round}` : ""),
-    rounds ? size(rounds, (value) => count(Math.round(value))) + missedBy : target === null ? "–" : "not reached",
-    size(traffic, bytes), size(seconds, span), size(group.bytes, bytes), size(group.seconds, span),
+    rounds ? formatCost(rounds, (value) => count(Math.round(value))) + missedBy : target === null ? "–" : "not reached",
+    formatCost(traffic, bytes), formatCost(seconds, span), formatCost(group.bytes, bytes), formatCost(group.seconds, span),
   ];
 }
 
 // Simulated seconds and joules, to the target and of the whole run.
 function listSimulatedCosts({ clock, joules, cost_to_target: target }) {
-  const size = (found, write) => (found ? formatSpread(found, write, true) : "–");
   const energy = (value) => `${number(value)} J`;
-  return [size(target.clock, span), size(target.joules, energy), size(clock, span), size(joules, energy)];
+  return [formatCost(target.clock, span), formatCost(target.joules, energy), formatCost(clock, span), formatCost(joules, energy)];
 }
 
 function formatSpread({ mean, deviation }, write, isCost = false) {

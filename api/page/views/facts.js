@@ -1,7 +1,7 @@
 // The figures of one job: results, cost, values of the algorithm, workers, times.
 
 import { append, element, setText } from "../element.js";
-import { bytes, choice, flops, formatTime, cohortOf, count, curriculumOf, FINAL, formatValue, measure, formatMetricName, number, seconds, since, span, secondsOfWork } from "../formatting.js";
+import { bytes, choice, flops, formatTime, cohortOf, count, countOf, curriculumOf, FINAL, formatValue, measure, formatMetricName, number, seconds, since, span, secondsOfWork } from "../formatting.js";
 import { findMainMetric } from "../metrics.js";
 
 // Where clients run, by the name of the pool in a record.
@@ -101,7 +101,7 @@ const UPLOADS = ["attack", "aggregation", "compression"];
 export function summary({ spec, id }) {
   const models = (Array.isArray(spec.model) ? spec.model : [spec.model]).map((each) => choice(each)).join(", ");
   const { epochs, steps, batch_size: batch, lr } = spec.local;
-  const work = steps ? `${steps} steps` : `${epochs} ${epochs === 1 ? "epoch" : "epochs"}`;
+  const work = steps ? `${steps} steps` : `${countOf(epochs, "epoch")}`;
   return [
     choice(spec.algorithm) + curriculumOf(spec), choice(spec.data.dataset), choice(spec.data.partition, "kind"), models,
     `${work}, batch ${batch}, lr ${lr}`, ...UPLOADS.filter((name) => spec[name]).map((name) => `${name} ${choice(spec[name])}`), `seed ${spec.seed}`, id,

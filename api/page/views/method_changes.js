@@ -4,6 +4,7 @@
 
 import { colour, faint } from "../colours.js";
 import { element, replaceIfChanged, setText, show } from "../element.js";
+import { countOf } from "../formatting.js";
 
 const LETTER = 5.9; // pixels, about
 const ROW = 15;
@@ -71,7 +72,7 @@ export function makeChangeList() {
   const root = element("details", { id: "marks", hidden: true }, head, list);
   return { root, update: (changes, records) => {
     show(root, changes.length > 0);
-    setText(head, changes.length === 1 ? "1 change reported by the algorithm" : `${changes.length} changes reported by the algorithm`);
+    setText(head, `${countOf(changes.length, "change")} reported by the algorithm`);
     replaceIfChanged(list, ...changes.map(({ index, text }) => element("li", {}, element("span", { class: "soft" }, `round ${records.all[index].round}`), ` ${text}`)));
   } };
 }

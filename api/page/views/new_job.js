@@ -4,6 +4,7 @@
 import { copy } from "../clipboard.js";
 import { Draft } from "../draft.js";
 import { button, element, setText, select } from "../element.js";
+import { countOf } from "../formatting.js";
 import { describeError, get, isTemporary, jobPath, LONG, post } from "../service.js";
 import { confirm, setConnection, notice, withToken } from "../session.js";
 import { parseInput } from "../schema.js";
@@ -226,7 +227,7 @@ class NewJob {
   tell({ valid, errors, warning }) {
     this.plan.warn(warning ?? "");
     showFaults(this.left, this.others, errors);
-    const words = `${errors.length} ${errors.length === 1 ? "error" : "errors"}: see the marked fields`;
+    const words = `${countOf(errors.length, "error")}: see the marked fields`;
     const isSeveral = listOtherValues(this.grid.axes, this.fromText).length > 0;
     const good = isSeveral ? "The first spec is valid. Checking the other values …" : "This spec is valid.";
     this.say(valid ? good : words, valid ? "good" : "fault");

@@ -4,7 +4,7 @@ import { plainName } from "../job_names.js";
 import { button, element, replaceIfChanged, setText } from "../element.js";
 import { get } from "../service.js";
 import { withToken } from "../session.js";
-import { algorithmOf } from "../formatting.js";
+import { algorithmOf, countOf } from "../formatting.js";
 
 const PAUSE = 250;
 const MOST_FOUND = 12;
@@ -69,5 +69,3 @@ function describeNumber(groups) {
   if (most < 2) return jobs;
   return `${jobs}: ${countOf(groups.length, "group")} of ${least < most ? `${least} to ` : ""}${most} seeds`;
 }
-
-const countOf = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

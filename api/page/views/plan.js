@@ -4,7 +4,7 @@ import { button, element, setText } from "../element.js";
 import { stringify } from "../exact_json.js";
 import { describeError, LONG, post } from "../service.js";
 import { withToken } from "../session.js";
-import { bytes, count, span } from "../formatting.js";
+import { bytes, count, countOf, span } from "../formatting.js";
 
 // `spec()` is the spec of a job, `number()` the number of jobs. The summary stands beside the button; the section has all figures.
 export function planner(spec, number, signal) {
@@ -58,7 +58,7 @@ function summarise({ fits, workers, seconds, bytes: traffic, message }, number) 
   if (!fits) return `does not fit: ${message}`;
   const time = seconds && (number > 1
     ? `${number} jobs x ${span(seconds.total)} = ${span(number * seconds.total)}, one after the other` : span(seconds.total));
-  const found = [workers && `${workers} ${workers === 1 ? "worker" : "workers"}`, traffic && `${bytes(traffic.total.down + traffic.total.up)} of traffic${number > 1 ? " each" : ""}`, time];
+  const found = [workers && countOf(workers, "worker"), traffic && `${bytes(traffic.total.down + traffic.total.up)} of traffic${number > 1 ? " each" : ""}`, time];
   return `fits: ${found.filter(Boolean).join(", ")}`;
 }
 
@@ -73,7 +73,7 @@ function renderPlan(plan) {
 
 function figures({ clients, workers, device, seconds, bytes: traffic, clock, memory, rounds, nodes }) {
   const found = [["cohort", `${count(clients.per_round)} of ${count(clients.total)} clients`]];
-  if (workers) found.push(["workers", `${workers}, at most ${clients.per_worker} ${clients.per_worker === 1 ? "client" : "clients"} each per round`]);
+  if (workers) found.push(["workers", `${workers}, at most ${countOf(clients.per_worker, "client")} each per round`]);
   if (device) found.push(["device", device === "cuda" ? "GPU" : "CPU"]);
   if (seconds) {
     found.push(["time of a round", span(seconds.round.total)], ["time of local training in a round", span(seconds.round.train)]);

@@ -4,7 +4,7 @@ import { axis, Chart } from "../chart.js";
 import { colour, curveColour, faint } from "../colours.js";
 import { element, show } from "../element.js";
 import { phasesOf } from "../records.js";
-import { formatTime, span } from "../formatting.js";
+import { countOf, formatTime, span } from "../formatting.js";
 import { formatReason } from "./no_rounds.js";
 
 const MOST_EVENTS = 300;
@@ -38,11 +38,11 @@ export function timeline(records, job, signal) {
     },
     warning: ({ message, at }) => line("warning", formatTime(at), message),
     round: ({ round, failed, engine }) => {
-      if (engine.actors !== workers) line("actors", `round ${round}`, `${formatWorkers(engine.actors)} ${formatResources(job().spec.resources)}`);
+      if (engine.actors !== workers) line("actors", `round ${round}`, `${countOf(engine.actors, "worker")} ${formatResources(job().spec.resources)}`);
       workers = engine.actors;
-      if (engine.restarts) line("warning", `round ${round}`, `${engine.restarts} ${engine.restarts === 1 ? "worker" : "workers"} replaced`);
+      if (engine.restarts) line("warning", `round ${round}`, `${countOf(engine.restarts, "worker")} replaced`);
       const retries = engine.client_retries ?? 0;
-      if (retries) line("warning", `round ${round}`, `${retries} ${retries === 1 ? "client" : "clients"} retried after an error`);
+      if (retries) line("warning", `round ${round}`, `${countOf(retries, "client")} retried after an error`);
       if (failed.length) line("warning", `round ${round}`, `clients left out because they failed: ${failed.join(", ")}${describeFirstError(engine)}`);
     },
   };
@@ -65,10 +65,8 @@ function drawTimeline(records) {
   return { traces, layout, words: describeRounds(all, failing.length) };
 }
 
-const formatWorkers = (count) => `${count} ${count === 1 ? "worker" : "workers"}`;
-
 // The resources of a worker, e.g. `with 1 CPU, 0.25 GPU each`.
-export const formatResources = ({ cpus_per_worker: cpus, gpus_per_worker: gpus }) => `with ${cpus} CPU${gpus ? `, ${gpus} GPU` : ""} each`;
+const formatResources = ({ cpus_per_worker: cpus, gpus_per_worker: gpus }) => `with ${cpus} CPU${gpus ? `, ${gpus} GPU` : ""} each`;
 
 function describeFirstError({ client_errors: errors }) {
   const [first] = Object.entries(errors ?? {});
@@ -79,7 +77,7 @@ function makeFailureTrace(records) {
   return {
     name: "failures", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
     type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol: "x", size: 8, color: colour("--bad") },
-    text: records.map(({ engine, failed }) => `${formatWorkers(engine.restarts ?? 0)} replaced, ${engine.client_retries ?? 0} retries, ${failed.length} clients failed`),
+    text: records.map(({ engine, failed }) => `${countOf(engine.restarts ?? 0, "worker")} replaced, ${engine.client_retries ?? 0} retries, ${failed.length} clients failed`),
     hovertemplate: "%{text}",
   };
 }
@@ -87,5 +85,5 @@ function makeFailureTrace(records) {
 function describeRounds(all, failing) {
   const mean = all.reduce((sum, { seconds }) => sum + seconds.total, 0) / all.length;
   const rest = failing ? ` ${failing} of these rounds had a failure and recovered.` : "";
-  return `Mean time of a round: ${span(mean)} (over ${all.length} ${all.length === 1 ? "round" : "rounds"}).${rest}`;
+  return `Mean time of a round: ${span(mean)} (over ${countOf(all.length, "round")}).${rest}`;
 }
