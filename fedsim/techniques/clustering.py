@@ -1,6 +1,6 @@
 """Clusters of clients, by the earth mover's distance of their labels and k-means, or by similarities.
 
-ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-B and Algorithm 2. The optimal
+ACE-pFL (He et al., IEEE Transactions on Networking 2025), Section III-B and Algorithm 2. The optimal
 transport is POT's `emd2`, k-means scikit-learn's; both are imported on first use.
 """
 

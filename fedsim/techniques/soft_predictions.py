@@ -1,6 +1,6 @@
 """The soft predictions of ACE-pFL: their temperature by round, the entries that travel, and their noise.
 
-ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-C. With several yes-or-no labels
+ACE-pFL (He et al., IEEE Transactions on Networking 2025), Section III-C. With several yes-or-no labels
 per example, a prediction is the probability of each label, and a label that is not sent counts as 1/2
 (undecided).
 """

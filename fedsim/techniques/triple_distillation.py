@@ -1,6 +1,6 @@
 """Triple distillation: a client learns from all clients' mean, its own best model, and earlier rounds' mean.
 
-ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-D.
+ACE-pFL (He et al., IEEE Transactions on Networking 2025), Section III-D.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PAPERS = {
     "fedcl": Paper("FedCL", '"FedCL: Federated Multi-Phase Curriculum Learning ...", IEEE TAI 2023'),
     "curriculum": Paper("curricula", '"When Do Curricula Work in Federated Learning?", ICCV 2023'),
     "ace-pfl": Paper(
-        "ACE-pFL", '"ACE-pFL: Accurate, Efficient Personalized Federated Learning ...", IEEE/ACM ToN 2025'
+        "ACE-pFL", '"ACE-pFL: Accurate, Efficient Personalized Federated Learning ...", IEEE TON 2025'
     ),
     "kdia": Paper("KDIA", '"Tackling Data Heterogeneity in Federated Learning ...", 2025'),
     "layer-schedules": Paper(

@@ -1,6 +1,6 @@
 """ACE-pFL: Accurate, Efficient Personalized Federated Learning With Knowledge Distillation.
 
-He, Bai, Li, Chen, Du, IEEE/ACM Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
+He, Bai, Li, Chen, Du, IEEE Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
 
 Idea: every client has a personal model of any architecture, predicts a public set, and learns from the mean
 of all clients' predictions, from its own best model so far, and from the mean of earlier rounds.
@@ -26,18 +26,19 @@ with D_v the examples of v's clients, s_n^b the prediction of the client's best 
 the mean of those of s^1 to s^(r-1) that the client received. T_r and its curves are in
 `fedsim.techniques.soft_predictions`, the loss is in `fedsim.techniques.triple_distillation`.
 
-Deviations: Eq. 3 prints D_v inside the sum, so its weights do not sum to 1; here the clients of v share the
-weight D_v evenly, also those without examples. Entries that
-are sent are rescaled to the sum 1, and the divergences have the teacher first: with zeros in s^r the printed
-order is infinite. At T = 40 all probabilities are nearly equal, and a class of probability 0 outweighs all
-other terms. With the paper's `unsent: zero` clients diverge; here entries that are not sent share the rest
-evenly by default. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is
-chosen on examples that the client holds out. Under partial participation the weights are over the cohort. A
-client whose predictions are not finite is left out of the mean. All clients of an architecture start from one
-model. Without `tau_squared` the divergences lack T_r^2 (1,600 at T_r = 40), which keeps their gradients as
-large as those of the cross-entropy; hence the default. `teachers: cluster` is fedsim's extension: the paper
-has one s^r for all clients. The paper has several local epochs, without a number; the presets have one. With
-several labels per example, a prediction is the probability of each label.
+Deviations: the paper cuts to K entries on the clients alone, here the mean is cut as well. Eq. 3 prints D_v
+inside the sum, so its weights do not sum to 1; here the clients of v share the weight D_v evenly, also those
+without examples. Entries that are sent are rescaled to the sum 1, and the divergences have the teacher first:
+with zeros in s^r the printed order is infinite. At T = 40 all probabilities are nearly equal, and a class of
+probability 0 outweighs all other terms. With the paper's `unsent: zero` clients diverge; here entries that
+are not sent share the rest evenly by default. The printed L_GD, KL(s^r || m), has no gradient; `l_gd:
+literal` is that. The best model is chosen on examples that the client holds out. Under partial participation
+the weights are over the cohort. A client whose predictions are not finite is left out of the mean. All
+clients of an architecture start from one model. Without `tau_squared` the divergences lack T_r^2 (1,600 at
+T_r = 40), which keeps their gradients as large as those of the cross-entropy; hence the default. `teachers:
+cluster` is fedsim's extension: the paper has one s^r for all clients. The paper has several local epochs,
+without a number; the presets have one. With several labels per example, a prediction is the probability of
+each label.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -110,29 +111,42 @@ class AcePFL(
     """Personal models of any architecture that learn from one another's predictions on a public set.
 
     Attributes:
-        clustering, clusters: distances for the clusters: to one client (`vector`), between all (`matrix`), or
-            no clusters (`none`, the plain mean); and the number of clusters, |V|.
-        ground: cost of moving a unit in the distances, see `clustering.earth_movers_distance`.
+        clustering: distances for the clusters: to one client (`vector`), between all (`matrix`), or no
+            clusters (`none`, the plain mean).
+        clusters: largest number of clusters, |V|.
+        ground: cost of moving a unit in the distances: 1 between any two classes (`identity`), or the
+            difference of two frequencies, whatever their classes (`sorted`).
         selection: number that selects the client of the distances (`vector`): each number draws another
             client.
         top_k: largest number of entries of a prediction that travel; K in the paper.
-        unsent: value of entries that are not sent: equal shares of the rest (`even`), or 0 with the sent
-            entries rescaled to the sum 1 (`zero`, the paper's).
-        curve: curve of the temperature over the rounds; see `soft_predictions.Temperature`.
-        t0, k1, k2, r0, stage: constants of the curve, and the length of its stages.
-        alpha1, alpha2, alpha3, alpha4: weights of the cross-entropy and of the three divergences.
+        unsent: value of entries that are not sent: equal shares of the rest (`even`), or 0 as in the paper,
+            with the sent entries rescaled to the sum 1 (`zero`).
+        curve: curve of the temperature over the rounds: `f1` rises in stages, ever slower within each, and
+            `f4` ever faster; `f2` slows down and `f3` speeds up over the run; `f5` is linear; `fixed` is
+            `t0`.
+        t0: temperature before any rise.
+        k1: rise of the temperature in a stage.
+        k2: steepness of the rise.
+        r0: rounds of a stage.
+        stage: whether the rise of earlier stages counts in stages of `r0` rounds, or of `t0`, as Eq. 2
+            prints.
+        alpha1: weight of the cross-entropy.
+        alpha2: weight of the divergence from all clients' mean prediction.
+        alpha3: weight of the divergence from the client's best model.
+        alpha4: weight of the divergence from the mean of earlier rounds.
         distillation: `single` has the first divergence alone, `double` the first two.
         tau_squared: whether the divergences are multiplied by T_r^2, as in Eq. 4.
         teachers: whose mean prediction a client learns from: that of `all` clients, as in the paper, or that
             of its `cluster`, an extension.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
         eta2: learning rate on the public set; the rate on the client's own examples is `local.lr`.
-        public_epochs, public_batch_size: passes over the public set in a round, and its batch size; null for
-            the local training's batch size.
+        public_epochs: passes over the public set in a round.
+        public_batch_size: batch size on the public set; null for that of the local training.
         validation: share of its examples that a client holds out to choose its best model.
-        label_epsilon: privacy budget of a client's label distribution; None for no noise.
-        prediction_epsilon: privacy budget of each single prediction; None for no noise.
-        mechanism, delta: kind of the noise, and its delta; see `privacy.Mechanism`.
+        label_epsilon: privacy budget of a client's label distribution; null for no noise.
+        prediction_epsilon: privacy budget of each single prediction; null for no noise.
+        mechanism: kind of the noise: epsilon-private (`laplace`), or (epsilon, delta)-private (`gaussian`).
+        delta: the delta of `gaussian`.
     """
 
     clustering: Literal["vector", "matrix", "none"] = "vector"

@@ -83,13 +83,13 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
     """Personal models, and a central model that learns from all of them at once.
 
     Attributes:
-        local_rounds: number of rounds before clients upload; None for half of the run.
+        local_rounds: number of rounds before clients upload; null for half of the run.
         weights: weight of a client's logit of a class in the ensemble: its number of examples of that class
             (`counts`), or the same for all clients (`even`).
         private: whether clients continue to train on their own examples once they have the soft targets.
         public_epochs: passes over the public set in each later round.
         public_batch_size: public examples of a client's step.
-        public_lr: learning rate on public examples; None for that of the local training.
+        public_lr: learning rate on public examples; null for that of the local training.
         server_epochs: passes over the public set for the central model.
         server_batch_size: public examples of a step of the central model.
         server_lr: Adam's learning rate for the central model.

@@ -1,6 +1,6 @@
 """FedAvg within clusters of clients with similar labels, the clusters of ACE-pFL.
 
-He, Bai, Li, Chen, Du, IEEE/ACM Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
+He, Bai, Li, Chen, Du, IEEE Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
 
 Idea: the server clusters the clients once, by the earth mover's distance of their label distributions, and
 each cluster trains a model of its own.
@@ -71,7 +71,8 @@ class ClusteredFedAvg(FedAvg, ClientInstructions, LabelCensus, PayloadAccounting
     Attributes:
         clusters: largest number of clusters.
         clustering: distances for the clusters: to one random client (`vector`), or between all (`matrix`).
-        ground: cost of moving a unit in the distances, see `clustering.earth_movers_distance`.
+        ground: cost of moving a unit in the distances: 1 between any two classes (`identity`), or the
+            difference of two frequencies, whatever their classes (`sorted`).
         selection: number that selects the client of the distances (`vector`): each number draws another one.
     """
 

@@ -77,7 +77,7 @@ class LayerSchedule(FineTuned):
             run; `plateau` opens a block when the loss no longer falls; null opens one every `every` rounds.
         every: rounds between openings if `times` is null; (0, 100, 200) for three blocks.
         patience: rounds without improvement before a block opens, for `plateau`.
-        improvement: decrease of the loss that counts as an improvement, in nats, for `plateau`.
+        improvement: decrease of the training loss that counts as an improvement, for `plateau`.
     """
 
     order: Literal["vanilla", "anti"] = "vanilla"

@@ -1,6 +1,6 @@
 """Think Locally, Act Globally: Federated Learning with Local and Global Representations.
 
-Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, 2019, arXiv:2001.01523.
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, 2020, arXiv:2001.01523.
 
 Idea: every client learns its own features, and all clients share only the head, which is small.
 

@@ -74,7 +74,7 @@ class PerFedAvg(FedAvg, PersonalModels):
 
     Attributes:
         alpha: rate of the inner step, and of the step that makes the personal model.
-        beta: rate of the outer step; None for that of the local training.
+        beta: rate of the outer step; null for that of the local training.
     """
 
     alpha: Positive = 0.01

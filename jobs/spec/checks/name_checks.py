@@ -123,7 +123,7 @@ def find_curriculum_faults(spec: JobSpec) -> list[FieldError]:
         faults.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
     elif clients is not None and not algorithm.deploys_models and clients.surveys_all_clients:
         message = f"{spec.algorithm.name} has no global model, and a survey of all clients needs one"
-        faults.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept'"))
+        faults.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept' or 'expert'"))
     return faults
 
 

@@ -49,7 +49,7 @@ def _find_fairness_faults(spec: JobSpec) -> list[FieldError]:
         message = "needs weights that depend on losses, and privacy gives every client the weight 1"
         faults.append(FieldError(path, value, message, "leave one of them out"))
     if spec.aggregation is not None and not AGGREGATORS.get(spec.aggregation.name, Mean).uses_weights:
-        message = f"has no effect with aggregation: {spec.aggregation.name}, which counts every client once"
+        message = f"does not suit aggregation: {spec.aggregation.name}, which counts clients evenly"
         faults.append(FieldError(path, value, message, "use geometric_median or norm_clipping"))
     return faults
 

@@ -29,7 +29,7 @@ def test_every_algorithm_has_a_paper(name: str) -> None:
         ("fedrod", "Chen and Chao, ICLR 2022"),
         ("kdia", "Ma, 2025"),
         ("fedavgm", "Hsu et al., 2019"),
-        ("ace_pfl", "He et al., IEEE/ACM Transactions on Networking 2025"),
+        ("ace_pfl", "He et al., IEEE Transactions on Networking 2025"),
     ],
 )
 def test_a_citation(name: str, expected: str) -> None:

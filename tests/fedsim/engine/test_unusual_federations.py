@@ -168,7 +168,7 @@ def test_what_makes_no_sense_of_texts_says_so() -> None:
     (fault,) = ALGORITHMS["cd2_pfed"]().check_hyperparameters(net, 9)
     assert "small_transformer has a layer of channels that do not follow one another" in fault.message
     (fault,) = FedAD().check_hyperparameters(net, 9)
-    assert "small_transformer has no convolutions of images" in fault.message
+    assert "small_transformer is no chain of blocks with convolutions of images" in fault.message
     (fault,) = FedCOG().check_hyperparameters(net, 9)
     assert "small_transformer takes tokens" in fault.message
     assert not FedCOG().check_hyperparameters(findings().nets[0], 9)
