@@ -20,7 +20,12 @@ RUN useradd --create-home --uid 10001 fedsim \
 
 WORKDIR /opt/fedsim
 
-COPY pyproject.toml setup.py constraints.txt ray_cluster.yaml README.md LICENSE ./
+# The libraries come before the code, so that a change of the code does not install them again.
+COPY pyproject.toml constraints.txt ./
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; print(*p['dependencies'], *(d for n in e if n not in ('dev', 'docs') for d in e[n]), sep='\n')" > /tmp/needed.txt \
+    && pip install --constraint constraints.txt --requirement /tmp/needed.txt
+
+COPY setup.py ray_cluster.yaml README.md LICENSE ./
 COPY fedsim ./fedsim
 COPY actors ./actors
 COPY jobs ./jobs

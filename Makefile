@@ -38,12 +38,14 @@ test-reference: venv
 test-weekly: venv
 	$(BIN)/python -m pytest -m weekly --timeout 1400 -o faulthandler_timeout=1800
 
-# The newest versions that pyproject.toml allows, but for torch: a run of the demo in an environment of its own.
+# The newest versions that pyproject.toml allows, but for torch: a service with a job, a run on Ray, in an environment and a folder of
+# their own.
 test-newest:
 	$(PYTHON) -m venv --clear $(VENV)-newest
 	grep -E '^torch(vision)?==' constraints.txt > $(VENV)-newest/torch.txt
 	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)-newest/torch.txt .
-	$(VENV)-newest/bin/fedsim run demo
+	bin="$$PWD/$(VENV)-newest/bin" && cd "$$(mktemp -d)" && export FEDSIM_HOME="$$PWD/home" && "$$bin/fedsim" demo && \
+	  "$$bin/fedsim" run demo --set resources.workers=2 --set rounds=3 && "$$bin/fedsim" schema > schema.json && "$$bin/fedsim" stop
 
 check: venv
 	$(BIN)/ruff check .
@@ -59,4 +61,4 @@ docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-newest build client/build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

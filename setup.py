@@ -5,6 +5,7 @@
 """
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -40,7 +41,9 @@ class BuildWithClusterFiles(build_py):
     """Copy the two files into the package `api`."""
 
     def run(self) -> None:
-        """Build, then copy."""
+        """Build in an empty folder, then copy: a file that an earlier version had must not be installed."""
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:
             folder = Path(self.build_lib) / "api" / "cli" / "cluster"

@@ -1,6 +1,7 @@
 """Build fedsim-client from the packages of this repository (`pip wheel --no-deps ./client` in its root)."""
 
 import runpy
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ LIBRARIES = ("httpx", "pydantic", "PyYAML", "rich", "typer")
 """What the SDK and the commands about jobs, sweeps and presets import."""
 
 if __name__ == "__main__":
+    shutil.copy(ROOT / "LICENSE", Path(__file__).parent)
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     project, packages = whole["project"], whole["tool"]["setuptools"]
     setup(

@@ -84,7 +84,7 @@ def test_the_cluster_has_the_fields_of_the_operator(manifests: dict[str, Any]) -
 
 def test_pods_and_services_fit_the_schema_of_kubernetes(manifests: dict[str, Any]) -> None:
     """Strictly: a field that Kubernetes does not know is an error."""
-    schemas = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    schemas = pytest.importorskip("kubernetes_validate", reason="the extra 'dev' is not installed")
     version = schemas.latest_version()
     for kind in manifests.keys() - {"RayCluster"}:
         schemas.validate(manifests[kind], version, strict=True)

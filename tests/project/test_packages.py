@@ -34,6 +34,11 @@ def test_every_dependency_has_an_upper_bound() -> None:
     assert unbounded == UNBOUNDED
 
 
+def test_the_source_distribution_has_what_setup_copies() -> None:
+    copied = runpy.run_path(str(ROOT / "setup.py"))["CLUSTER_FILES"]
+    assert (ROOT / "MANIFEST.in").read_text("utf-8").split() == ["include", *copied]
+
+
 def test_the_libraries_of_a_client_are_dependencies() -> None:
     libraries = runpy.run_path(str(ROOT / "client" / "setup.py"))["LIBRARIES"]
     assert set(libraries) < {Requirement(text).name for text in PROJECT["dependencies"]}

@@ -44,7 +44,8 @@ def new(kind: KindArgument, name: NameArgument, out: FolderOption = None) -> Non
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")
     print_message(f"wrote {', '.join(texts)} into {folder}; next:")
-    for command in (f"cd {folder}", "pip install --editable .", "fedsim run experiment.yaml", "pytest"):
+    install = "pip install --editable . pytest"
+    for command in (f"cd {folder}", install, "fedsim run experiment.yaml", "pytest"):
         print_message(f"  {command}")
 
 
