@@ -15,7 +15,7 @@ from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import decode_images
 from fedsim.data.places import FETCH_HINT, DataRoots
-from fedsim.data.sources.download import download_dataset
+from fedsim.data.sources.download import find_or_download
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -59,12 +59,9 @@ def celeba(
         DataNotFound: if it is in no data root.
         DataError: if an image is damaged, or the lists and the images do not belong together.
     """
-    folder = places.find_path(_FOLDERS)
-    if folder is None and places.download:
-        download_dataset("celeba", places.make_download_root("celeba"), "CelebA")
     get = "put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or "
     get += FETCH_HINT + GDOWN_HINT
-    folder = folder or places.require_path("celeba", _FOLDERS, get)
+    folder = find_or_download(places, "celeba", _FOLDERS, get, "CelebA")
     names, labels = _read_attributes(folder / "list_attr_celeba.txt", attribute)
     people = _read_column(folder / "identity_CelebA.txt", names)
     part = _read_column(folder / "list_eval_partition.txt", names) if split == "official" else None

@@ -17,7 +17,7 @@ import numpy as np
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import FETCH_HINT, DataRoots
-from fedsim.data.sources.download import download_dataset
+from fedsim.data.sources.download import download_dataset, find_or_download
 from fedsim.data.sources.folders import read_image_folders
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -79,12 +79,8 @@ def cifar100(
         DataNotFound: if it is in no data root.
         DataError: if a file is truncated or mislabelled.
     """
-    source = places.find_path(_BATCHES100)
-    if source is None and places.download:
-        download_dataset("cifar100", places.make_download_root("cifar100"), "CIFAR100")
-    source = source or places.require_path(
-        "cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH_HINT}"
-    )
+    get = f"unpack the Python version there, or {FETCH_HINT}"
+    source = find_or_download(places, "cifar100", _BATCHES100, get, "CIFAR100")
     number = 100 if labels == "fine" else 20
     names = _unpickle_arrays(source / "meta").get(f"{labels}_label_names".encode(), [])
     train, test = (_read_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))

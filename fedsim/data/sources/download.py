@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.data.leftovers import remove_leftovers
+from fedsim.data.places import DataRoots
 from fedsim.errors import DataNotFound
 
 _ASIDE = ".fetching-"
+
+
+def find_or_download(
+    places: DataRoots,
+    name: str,
+    candidates: Sequence[str],
+    get: str,
+    what: str,
+    *parts: Mapping[str, Any],
+    folder: str = "",
+) -> Path:
+    """Return the place of a data set in the data roots; download it first if it is missing and may be.
+
+    Args:
+        places: the data roots.
+        name: of the data set, for messages.
+        candidates: paths relative to a data root.
+        get: says how to get the data set.
+        what: torchvision's class.
+        parts: as for `download_dataset`.
+        folder: as for `download_dataset`.
+
+    Raises:
+        DataNotFound: if it is in no data root and may not be downloaded, or if the download fails.
+    """
+    if places.download and places.find_path(candidates) is None:
+        download_dataset(name, places.make_download_root(name), what, *parts, folder=folder)
+    return places.require_path(name, candidates, get)
 
 
 def download_dataset(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:

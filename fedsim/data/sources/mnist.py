@@ -12,7 +12,7 @@ import numpy as np
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import FETCH_HINT, DataRoots
-from fedsim.data.sources.download import download_dataset
+from fedsim.data.sources.download import find_or_download
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -48,12 +48,8 @@ def mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: S
         DataNotFound: if the files are in no data root.
         DataError: if a file is truncated or mislabelled.
     """
-    folder = places.find_path(_MNIST_FOLDERS)
-    if folder is None and places.download:
-        download_dataset("mnist", places.make_download_root("mnist"), "MNIST")
-    folder = folder or places.require_path(
-        "mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH_HINT}"
-    )
+    get = f"copy the four IDX files there, or {FETCH_HINT}"
+    folder = find_or_download(places, "mnist", _MNIST_FOLDERS, get, "MNIST")
     train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.1307,), (0.3081,)
     return image_dataset("mnist", train, test, string.digits, folder, normalise, augment, moments)
@@ -71,11 +67,9 @@ def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", au
         DataNotFound: if the files are in no data root and not installed.
         DataError: if a file is truncated or mislabelled.
     """
-    folder = places.find_path(_FASHION_FOLDERS) or places.find_installed("fashion-mnist")
-    if folder is None and places.download:
-        download_dataset("fashion_mnist", places.make_download_root("fashion_mnist"), "FashionMNIST")
     get = f"install Debian's dataset-fashion-mnist, copy the four IDX files there, or {FETCH_HINT}"
-    folder = folder or places.require_path("fashion_mnist", _FASHION_FOLDERS, get)
+    folder = places.find_path(_FASHION_FOLDERS) or places.find_installed("fashion-mnist")
+    folder = folder or find_or_download(places, "fashion_mnist", _FASHION_FOLDERS, get, "FashionMNIST")
     train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.2860,), (0.3530,)
     return image_dataset("fashion_mnist", train, test, _CLOTHES, folder, normalise, augment, moments)
@@ -103,12 +97,8 @@ def emnist(
         DataNotFound: if the files are in no data root.
         DataError: if a file is truncated or mislabelled.
     """
-    folder = places.find_path(_EMNIST_FOLDERS)
-    if folder is None and places.download:
-        download_dataset("emnist", places.make_download_root("emnist"), "EMNIST", {"split": split})
-    folder = folder or places.require_path(
-        "emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH_HINT}"
-    )
+    get = f"unpack EMNIST's gzip.zip there, or {FETCH_HINT}"
+    folder = find_or_download(places, "emnist", _EMNIST_FOLDERS, get, "EMNIST", {"split": split})
     classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
     parts = [_read_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
     train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)

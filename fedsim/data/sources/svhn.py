@@ -10,7 +10,7 @@ import numpy as np
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import FETCH_HINT, DataRoots
-from fedsim.data.sources.download import download_dataset
+from fedsim.data.sources.download import find_or_download
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
 
@@ -30,18 +30,9 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
         DataNotFound: if it is in no data root.
         DataError: if a file is truncated or mislabelled.
     """
-    folder = places.find_path(_FOLDERS)
-    if folder is None and places.download:
-        download_dataset(
-            "svhn",
-            places.make_download_root("svhn"),
-            "SVHN",
-            {"split": "train"},
-            {"split": "test"},
-            folder="svhn",
-        )
     get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH_HINT}"
-    folder = folder or places.require_path("svhn", _FOLDERS, get)
+    parts = {"split": "train"}, {"split": "test"}
+    folder = find_or_download(places, "svhn", _FOLDERS, get, "SVHN", *parts, folder="svhn")
     train, test = (_read_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
     return image_dataset("svhn", train, test, "0123456789", folder, normalise, augment, _MOMENTS)
 
