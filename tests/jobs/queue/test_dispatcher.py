@@ -188,7 +188,9 @@ def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["long", pytest.param("stubborn", marks=pytest.mark.slow)])
-def test_cancelling_ends_a_job_whether_it_helps_or_not(bench, part):
+def test_cancelling_ends_a_job_whether_it_helps_or_not(bench, part, monkeypatch):
+    if part == "long":  # on a busy machine it may not see the request within six seconds
+        monkeypatch.setattr("jobs.queue.reconciler.CANCEL_SECONDS", 60.0)
     job_id = bench.job(part)
     bench.dispatcher()
     bench.wait(job_id, {JobState.RUNNING})
