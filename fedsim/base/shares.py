@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil, floor
 
 TINY = 1e-9
+"""What a product may lack for a whole number; arrays of shares use it themselves."""
 
 
 def ceil_share(share: float, number: int) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.base.parameters import make_spec_error
+from fedsim.base.shares import TINY
 from fedsim.data.dataset import Dataset, Examples, Indices
 from fedsim.data.partition import Partition, deal_examples, partition_from_owners
 from fedsim.data.partitions import main_label
@@ -144,7 +145,7 @@ def split_clients(
     place = np.arange(len(holder)) - partition.offsets[holder]
     tested = np.zeros(len(holder), np.bool_)
     # 0.29 * 100 is a little less than 29.
-    tested[order] = place < np.floor(partition.sizes() * share + 1e-9)[holder]
+    tested[order] = place < np.floor(partition.sizes() * share + TINY)[holder]
     owners = np.full(len(dataset.train), -1, np.int64)
     owners[partition.indices[~tested]] = holder[~tested]
     train = partition_from_owners(owners, partition.num_clients, partition.notes, partition.names)

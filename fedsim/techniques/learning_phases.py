@@ -22,6 +22,7 @@ from torch import Tensor
 from fedsim.base import rng as streams
 from fedsim.base.digest import NOT_IN_DIGEST
 from fedsim.base.parameters import Count, Range, Share
+from fedsim.base.shares import ceil_share
 from fedsim.core import Context
 from fedsim.core.capabilities import sample_cohort
 from fedsim.techniques.gaussian_mixtures import (
@@ -130,7 +131,7 @@ class Phases:
 
     def _reason_to_end(self, now: PhaseState, round: int) -> str | None:
         """The reason why the phase ends now; None if it goes on."""
-        if int(now.frozen.sum()) >= self.share * len(now.frozen) - 1e-9:
+        if int(now.frozen.sum()) >= ceil_share(self.share, len(now.frozen)):
             return "share"
         return "cap" if round + 1 - now.began >= self.cap else None
 

@@ -56,6 +56,7 @@ from torch import Tensor
 from fedsim.algorithms.generators.fedgen import FedGen, FedGenState, gather_label_counts
 from fedsim.base import tree
 from fedsim.base.parameters import Positive, Range, Share
+from fedsim.base.shares import ceil_share
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.models.net import Params
@@ -148,7 +149,7 @@ class FedCLCode(FedGen):
         # A curriculum may have larger cohorts: further places do not count.
         for place, entry in enumerate(sent[: len(reached)]):
             reached[place] |= bool(entry) and bool(entry["reached"])
-        if int(reached.sum()) >= self.finished * len(reached) - 1e-9:
+        if int(reached.sum()) >= ceil_share(self.finished, len(reached)):
             return replace(now, stage=state.stage + 1, reached=torch.zeros_like(reached))
         return replace(now, reached=reached)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.base.parameters import Count, Share, make_spec_error
+from fedsim.base.shares import TINY
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, partition_from_owners
 from fedsim.data.partitions.base import BASE, check_base, make_base
@@ -105,7 +106,7 @@ def deal_by_difficulty(base: Partition, labels: Indices, losses: Array, f_ord: f
 
 def _assign_by_loss(counts: Indices, f_ord: float, generator: np.random.Generator) -> Indices:
     """The client of each item of one class, items in ascending order of loss; int64 [sum of counts]."""
-    ordered = np.floor(f_ord * counts + 1e-9).astype(np.int64)
+    ordered = np.floor(f_ord * counts + TINY).astype(np.int64)
     clients = np.arange(len(counts))
     owners = np.repeat(clients, counts)
     starts = np.cumsum(counts) - counts

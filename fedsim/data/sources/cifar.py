@@ -17,7 +17,7 @@ import numpy as np
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import FETCH_HINT, DataRoots
-from fedsim.data.sources.download import download_dataset, find_or_download
+from fedsim.data.sources.download import find_or_download
 from fedsim.data.sources.folders import read_image_folders
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -43,8 +43,6 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
         DataError: if a file is truncated or mislabelled.
     """
     batches, folders = places.find_path(_BATCHES10), places.find_path(_FOLDERS10)
-    if batches is None and folders is None and places.download:
-        download_dataset("cifar10", places.make_download_root("cifar10"), "CIFAR10")
     if batches is None and folders is not None:
         train, test, classes = read_image_folders(places, folders, "train", "test", 32, 3)
         if classes != _CIFAR10_CLASSES:
@@ -52,7 +50,7 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
         source = folders
     else:
         get = f"unpack the Python version there, or put image folders into cifar10/, or {FETCH_HINT}"
-        source = batches or places.require_path("cifar10", (*_BATCHES10, *_FOLDERS10), get)
+        source = batches or find_or_download(places, "cifar10", (*_BATCHES10, *_FOLDERS10), get, "CIFAR10")
         train = _read_batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
         test = _read_batches([source / "test_batch"], "labels", 10)
     return image_dataset(
