@@ -101,7 +101,7 @@ const UPLOADS = ["attack", "aggregation", "compression"];
 export function summary({ spec, id }) {
   const models = (Array.isArray(spec.model) ? spec.model : [spec.model]).map((each) => choice(each)).join(", ");
   const { epochs, steps, batch_size: batch, lr } = spec.local;
-  const work = steps ? `${steps} steps` : `${countOf(epochs, "epoch")}`;
+  const work = steps ? `${steps} steps` : countOf(epochs, "epoch");
   return [
     choice(spec.algorithm) + curriculumOf(spec), choice(spec.data.dataset), choice(spec.data.partition, "kind"), models,
     `${work}, batch ${batch}, lr ${lr}`, ...UPLOADS.filter((name) => spec[name]).map((name) => `${name} ${choice(spec[name])}`), `seed ${spec.seed}`, id,
