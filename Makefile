@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # them. Files run in the order of their folders, because the last folders have short tests.
 SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-postgres test-reference test-weekly test-newest check format docs clean
+.PHONY: venv demo test test-postgres test-reference test-weekly test-gpu test-newest check format docs clean
 
 venv: $(STAMP)
 
@@ -37,6 +37,10 @@ test-reference: venv
 
 test-weekly: venv
 	$(BIN)/python -m pytest -m weekly --timeout 1400 -o faulthandler_timeout=1800
+
+# What needs a GPU; other tests take GPUs for numbers.
+test-gpu: venv
+	$(BIN)/python -m pytest tests/fedsim/engine/test_gpu.py tests/fedsim/base/test_precision.py tests/actors/plan/test_short_rounds.py $(SPREAD)
 
 # The newest versions that pyproject.toml allows, but for torch: a service with a job, a run on Ray, in an environment and a folder of
 # their own.

@@ -4,6 +4,8 @@
     python benchmarks/stacked.py --models lenet5 resnet18 --batches 10 64 --stack-sizes 1 8 64 --seconds 5
     python benchmarks/stacked.py --choice                           # is the automatic choice the best one?
 
+    python benchmarks/stacked.py --precisions float32 tf32 bf16 --graphs    # on a GPU
+
 Every case is rounds of FedAvg in this process (`StackedPool`; stack size 1 is `SerialPool`) over seeded
 noise of the model's usual shape: K clients of `--examples` images, one epoch, K the largest stack size. Cases
 of one model and batch are measured in turn, `--repeats` times, and the best of them counts, so that a machine
@@ -26,10 +28,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -37,9 +40,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import here
+from benchmarks.workloads import run_plain_sgd
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.base.memory_usage import peak_private_bytes
+from fedsim.base.precision import Precision, use_precision
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Dataset, Examples, Normalise
@@ -47,6 +52,7 @@ from fedsim.data.partition import Partition
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import make_initial_state
 from fedsim.models import make_net
+from fedsim.stacking.graph_replay import CudaRecording
 from fedsim.stacking.stack_size import choose_stack_size
 from fedsim.training.effort import CostMeter
 
@@ -75,7 +81,9 @@ STACK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CLASSES = 10
 
 
-def population(model: str, clients: int, examples: int, batch_size: int) -> Population:
+def population(
+    model: str, clients: int, examples: int, batch_size: int, precision: Precision = "float32"
+) -> Population:
     """Clients of so many images of noise."""
     shape, params = MODELS[model]
     stream = rng.stream(0, "stacked benchmark")
@@ -101,7 +109,7 @@ def population(model: str, clients: int, examples: int, batch_size: int) -> Popu
             seed=0,
             rounds=1,
             cohort_size=clients,
-            local=LocalTraining(epochs=1, batch_size=batch_size, lr=0.01),
+            local=LocalTraining(epochs=1, batch_size=batch_size, lr=0.01, precision=precision),
         ),
     )
 
@@ -113,13 +121,18 @@ class Case:
         federation: whose clients.
         stack_size: how many at once.
         device: "cpu" or "cuda".
+        graphs: whether steps of stacks are replayed as CUDA graphs.
     """
 
-    def __init__(self, federation: Population, stack_size: int, device: str) -> None:
+    def __init__(self, federation: Population, stack_size: int, device: str, graphs: bool = False) -> None:
         self.federation, self.stack_size, self.device = federation, stack_size, device
         self.algorithm, self.best = FedAvg(), 0.0
-        made = (self.algorithm, federation)
-        self.pool = SerialPool(*made, device) if stack_size == 1 else StackedPool(*made, stack_size, device)
+        made, recorder = (self.algorithm, federation), CudaRecording if graphs else None
+        self.pool = (
+            SerialPool(*made, device)
+            if stack_size == 1
+            else StackedPool(*made, stack_size, device, recorder=recorder)
+        )
         self.ctx, self.state = federation.context(0), make_initial_state(*made)
         self.peak = 0
 
@@ -149,16 +162,46 @@ class Case:
             torch.cuda.synchronize()
 
 
+class PlainCase(Case):
+    """One client after the other in a loop of `torch.nn` and `torch.optim`, without the engine."""
+
+    def __init__(self, federation: Population, device: str) -> None:
+        super().__init__(federation, 1, device)
+        data, local = federation.dataset, federation.settings.local
+        self.model = federation.nets[0].build().to(device)
+        self.start = {key: value.clone() for key, value in self.model.state_dict().items()}
+        self.x = data.normalise(torch.tensor(data.train.x, device=device))
+        self.y = torch.tensor(data.train.y, device=device)
+        self.local, self.generator = local, torch.Generator().manual_seed(0)
+
+    def _round(self, clients: Sequence[int]) -> None:
+        sums = [torch.zeros_like(each, dtype=torch.float64) for each in self.model.parameters()]
+        for client in clients:
+            rows = self.federation.partition.client_positions(client)
+            held = slice(int(rows[0]), int(rows[-1]) + 1)
+            self.model.load_state_dict(self.start)
+            with use_precision(self.local.precision, torch.device(self.device)):
+                run_plain_sgd(self.model, self.x[held], self.y[held], self.local, self.generator)
+            for total, each in zip(sums, self.model.parameters(), strict=True):
+                total += each.detach()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
 def flops_per_client(federation: Population) -> float:
     """Operations of one client's round."""
     meter = CostMeter(FedAvg(), federation)
     return meter.training_cost(federation.context(0), make_initial_state(FedAvg(), federation), [0]).flops
 
 
-def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every stack size of one model and batch size."""
-    federation = population(model, max(options.stack_sizes), options.examples, batch_size)
-    cases = [Case(federation, stack_size, options.device) for stack_size in options.stack_sizes]
+def compared(
+    model: str, batch_size: int, precision: Precision, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Every stack size of one model, batch size and number type."""
+    federation = population(model, max(options.stack_sizes), options.examples, batch_size, precision)
+    cases = [Case(federation, size, options.device, options.graphs) for size in options.stack_sizes]
+    if options.plain:
+        cases.append(PlainCase(federation, options.device))
     for _ in range(options.repeats):
         for case in cases:
             case.measure(options.seconds)
@@ -167,7 +210,8 @@ def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterat
         yield {
             "model": model,
             "batch": batch_size,
-            "stack_size": case.stack_size,
+            "precision": precision,
+            "stack_size": "plain loop" if isinstance(case, PlainCase) else case.stack_size,
             "ran_at": case.pool.stack_size,
             "updates_per_s": round(case.best, 2),
             "speedup": round(case.best / cases[0].best, 3),
@@ -201,7 +245,7 @@ def choice(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table of Markdown."""
-    names = ("model", "batch", "stack_size", "updates_per_s", "speedup", "share", "memory_mb")
+    names = ("model", "batch", "precision", "stack_size", "updates_per_s", "speedup", "share", "memory_mb")
     lines = [names, ("---",) * len(names), *([row[name] for name in names] for row in rows)]
     return "\n".join(
         "| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines
@@ -215,6 +259,11 @@ def main() -> int:
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, help="lenet5; with --choice all")
     parser.add_argument("--batches", nargs="+", type=int, default=[10])
+    parser.add_argument(
+        "--precisions", nargs="+", choices=get_args(Precision), default=["float32"], help="of local steps"
+    )
+    parser.add_argument("--plain", action="store_true", help="measure a plain loop of torch.nn beside them")
+    parser.add_argument("--graphs", action="store_true", help="replay the steps of stacks as CUDA graphs")
     parser.add_argument(
         "--stack-sizes", nargs="+", type=int, default=list(STACK_SIZES), help="the first is compared with"
     )
@@ -234,8 +283,8 @@ def main() -> int:
         return int(min(row["choice"] for row in found) < ENOUGH)
     options.repeats, rows = options.repeats or 3, []
     for model in options.models or ["lenet5"]:
-        for batch_size in options.batches:
-            rows += [said(row) for row in compared(model, batch_size, options)]
+        for batch_size, precision in product(options.batches, options.precisions):
+            rows += [said(row) for row in compared(model, batch_size, precision, options)]
     print(table(rows))
     return 0
 

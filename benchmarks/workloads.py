@@ -130,18 +130,19 @@ def _train(workload: Workload, state: dict[str, Any], clients: list[Any], number
     for client, rows in enumerate(clients):
         model.load_state_dict(state)
         generator = torch.Generator().manual_seed(number * workload.clients + client)
-        _sgd(model, _HERE["x"][rows], _HERE["y"][rows], local, generator)
+        run_plain_sgd(model, _HERE["x"][rows], _HERE["y"][rows], local, generator)
         parameters = [parameter.detach().double() for parameter in model.parameters()]
         total = parameters if total is None else [a + b for a, b in zip(total, parameters, strict=True)]
     return total or []
 
 
-def _sgd(
+def run_plain_sgd(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, local: LocalTraining, generator: torch.Generator
 ) -> None:
+    """Train a module on one client's examples, which are on its device."""
     optimiser = torch.optim.SGD(model.parameters(), local.lr, local.momentum, weight_decay=local.weight_decay)
     for _ in range(local.epochs):
-        order = torch.randperm(len(x), generator=generator)
+        order = torch.randperm(len(x), generator=generator).to(x.device)
         for start in range(0, len(x), local.batch_size):
             rows = order[start : start + local.batch_size]
             optimiser.zero_grad()

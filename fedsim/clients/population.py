@@ -180,6 +180,7 @@ class TaskLoader:
     ) -> ClientTask:
         """Make the client task as `make_task` does, but without batches and random numbers."""
         held, apart = self._split_examples(algorithm, ctx, client)
+        label_counts, known_counts = self._count_labels(held)
         if client_state is None:
             # An algorithm may create new tensors (such as a flag) on torch's default device: move them.
             client_state = tree.map(
@@ -189,8 +190,8 @@ class TaskLoader:
             client=client,
             batches=(),
             num_examples=len(held),
-            label_counts=self._label_counts(held),
-            known_counts=self._known_counts(held),
+            label_counts=label_counts,
+            known_counts=known_counts,
             broadcast=broadcast,
             instruction=instruction,
             client_state=client_state,
@@ -247,16 +248,16 @@ class TaskLoader:
         smoothing = self.population.settings.local.label_smoothing
         return Batch(tree.to_channels_last(dataset.normalise(x)), self.y[index], label_smoothing=smoothing)
 
-    def _label_counts(self, rows: Positions) -> Tensor:
+    def _count_labels(self, rows: Positions) -> Tensor:
+        """Count the examples of each label, and those whose label is known: float32 `[2, labels]`."""
         labels = self.labels[rows]
-        several = labels.ndim > 1
-        counts = (labels > 0.5).sum(0) if several else np.bincount(labels, minlength=self.num_labels)
-        return tree.send_to_device(torch.from_numpy(counts.astype(np.float32)), self.device)
-
-    def _known_counts(self, rows: Positions) -> Tensor:
-        labels = self.labels[rows]
-        counts = (~np.isnan(labels)).sum(0) if labels.ndim > 1 else np.full(self.num_labels, len(rows))
-        return tree.send_to_device(torch.from_numpy(counts.astype(np.float32)), self.device)
+        if labels.ndim > 1:
+            counts, known = (labels > 0.5).sum(0), (~np.isnan(labels)).sum(0)
+        else:
+            counts = np.bincount(labels, minlength=self.num_labels)
+            known = np.full(self.num_labels, len(rows))
+        both = np.stack([counts, known]).astype(np.float32)
+        return tree.send_to_device(torch.from_numpy(both), self.device)
 
 
 class LoadedExamples:

@@ -72,9 +72,62 @@ def _conv2d(module: nn.Conv2d, prefix: str) -> Step:
         return _compile_any(module, prefix)
     weight, bias = f"{prefix}.weight", f"{prefix}.bias"
     stride, padding, dilation, groups = module.stride, module.padding, module.dilation, module.groups
-    if module.bias is None:
-        return lambda params, x: F.conv2d(x, params[weight], None, stride, padding, dilation, groups)
-    return lambda params, x: F.conv2d(x, params[weight], params[bias], stride, padding, dilation, groups)
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        kernel, shift = params[weight], None if module.bias is None else params[bias]
+        if multiplies_matrices(x, kernel, module):
+            return convolve_by_matrices(x, kernel, shift, stride, padding)
+        return F.conv2d(x, kernel, shift, stride, padding, dilation, groups)
+
+    return call
+
+
+MATRIX_VALUES = 2**21
+"""Largest matrix of patches, for one client of a stack: 8 MiB in single precision."""
+
+
+def multiplies_matrices(x: Tensor, kernel: Tensor, module: nn.Conv2d) -> bool:
+    """Whether a convolution of a stack on a GPU is faster as one product of matrices.
+
+    `torch.func.vmap` makes one grouped convolution of the kernels of many clients, for which cuDNN starts
+    work client by client. A product of stacked matrices starts once for all. Large inputs are left to
+    cuDNN: a matrix of patches repeats each number for every place of the kernel.
+    """
+    if x.device.type == "cpu" or not torch._C._functorch.is_batchedtensor(kernel):
+        return False
+    if module.groups != 1 or module.dilation != (1, 1):
+        return False
+    patches = x.numel() * kernel[0, 0].numel() // (module.stride[0] * module.stride[1])
+    return patches <= MATRIX_VALUES
+
+
+def convolve_by_matrices(
+    x: Tensor, kernel: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
+) -> Tensor:
+    """Convolve as a product of two matrices: the kernels, and the patches of the input.
+
+    Args:
+        x: `[batch, channels, height, width]`.
+        kernel: `[outputs, channels, rows, columns]`.
+        bias: `[outputs]`; None for none.
+        stride: of rows and columns.
+        padding: zeros at both ends of rows and columns.
+
+    Returns:
+        `[batch, outputs, height, width]`, as `torch.nn.functional.conv2d`.
+    """
+    rows, columns = kernel.shape[-2:]
+    if any(padding):
+        x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    patches = x.unfold(2, rows, stride[0]).unfold(
+        3, columns, stride[1]
+    )  # [batch, channels, h, w, rows, columns]
+    batch, _, height, width = patches.shape[:4]
+    matrix = patches.permute(1, 4, 5, 0, 2, 3).reshape(-1, batch * height * width)
+    product = kernel.flatten(1) @ matrix
+    if bias is not None:
+        product = product + bias[:, None]
+    return product.view(-1, batch, height, width).transpose(0, 1)
 
 
 def _group_norm(module: nn.GroupNorm, prefix: str) -> Step:

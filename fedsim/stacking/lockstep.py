@@ -1,8 +1,9 @@
 """Lockstep: clients of one stack run one after the other up to their next local loop, then train at once.
 
 An algorithm's code around its local loops is ordinary code for one client. To keep it ordinary, each client
-has a thread, used as a coroutine. Exactly one thread runs at any time, in the order of the clients, until it
-requests a local loop or ends. When all clients wait, their loops run as one stack, and the clients go on.
+is a greenlet: a coroutine that may pause inside any function it calls. The clients run in their order, each
+until it requests a local loop or ends. When all clients wait, their loops run as one stack, and they go on.
+All of this happens in one thread: on a GPU, a thread of its own takes a handle and a workspace of cuBLAS.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Semaphore, Thread
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import torch
+from greenlet import getcurrent, greenlet
 
 from fedsim.core.error_attribution import format_error, is_out_of_memory
 from fedsim.errors import StackTooLarge
@@ -31,7 +31,7 @@ def train_at_once(
     clients: Sequence[int],
     stack_size: int,
     why_not: str,
-    one: Callable[[int, ThreadedLockstep | None], Value],
+    one: Callable[[int, StackLockstep | None], Value],
     notes: StackingNotes,
 ) -> Iterator[Value]:
     """Train clients of one architecture, `stack_size` clients at once.
@@ -61,7 +61,7 @@ def train_at_once(
 
 
 def _train_stack(
-    clients: Sequence[int], one: Callable[[int, ThreadedLockstep | None], Value], notes: StackingNotes
+    clients: Sequence[int], one: Callable[[int, StackLockstep | None], Value], notes: StackingNotes
 ) -> Iterator[Value]:
     """Train the clients of one stack in lockstep; note if none of them requested a local loop."""
     requested_loop = 0
@@ -71,7 +71,7 @@ def _train_stack(
         requested_loop += 1
         return run_loops(loops, notes)
 
-    lockstep = ThreadedLockstep(run_waiting_loops)
+    lockstep = StackLockstep(run_waiting_loops)
     yield from lockstep.run_clients([partial(one, client, lockstep) for client in clients])
     if not requested_loop:
         notes.unstacked["the method makes its steps by itself"] += len(clients)
@@ -93,7 +93,7 @@ def raise_stack_too_large() -> Iterator[None]:
         raise StackTooLarge(message, STACK_HINT) from error
 
 
-class ThreadedLockstep:
+class StackLockstep:
     """Lockstep of the clients of one stack, for one round.
 
     Args:
@@ -102,7 +102,7 @@ class ThreadedLockstep:
 
     def __init__(self, solve: Callable[[Sequence[LocalLoop]], Sequence[LoopOutcome]]) -> None:
         self.solve = solve
-        self._running: _ClientThread[object] | None = None
+        self._caller: greenlet | None = None
 
     def run_loop(self, loop: LocalLoop) -> TrainedModel:
         """Run a local loop for the client whose turn it is, together with the loops of the other clients.
@@ -110,11 +110,17 @@ class ThreadedLockstep:
         Raises:
             Exception: the error of this client's loop.
         """
-        if self._running is None:
+        if self._caller is None:
             raise RuntimeError(
                 "run_loop is for the clients of a lockstep: call it from the work that run_clients runs"
             )
-        return self._running.wait_for_loop(loop)
+        outcome: LoopOutcome = self._caller.switch(loop)
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        finally:
+            del outcome  # an error that its own frames hold would keep the memory of its client
 
     def run_clients(self, work: Sequence[Callable[[], Value]]) -> Iterator[Value]:
         """Run the work of all clients to its end.
@@ -129,106 +135,32 @@ class ThreadedLockstep:
         Raises:
             Exception: the first error of a client; the other clients are then aborted.
         """
-        threads = [_ClientThread(each) for each in work]
+        clients = [greenlet(each) for each in work]
+        values: dict[greenlet, Value] = {}
         try:
-            waiting = threads
-            outcomes: deque[LoopOutcome | None] = deque([None] * len(threads))
-            unfinished = deque(threads)
+            unfinished, waiting = deque(clients), clients
+            outcomes = deque[tuple[LoopOutcome, ...]]([()] * len(clients))
             while waiting:
-                still_waiting = list[_ClientThread[Value]]()
-                for thread in waiting:
+                requested = dict[greenlet, LocalLoop]()
+                for client in waiting:
                     # This frame keeps no outcome, as in `run_loops`.
-                    if self._resume_client(thread, outcomes.popleft()):
-                        still_waiting.append(thread)
-                    while unfinished and unfinished[0].ended:
-                        yield unfinished.popleft().result()
-                waiting = still_waiting
+                    answer = self._resume_client(client, *outcomes.popleft())
+                    (values if client.dead else requested)[client] = answer
+                    del answer
+                    while unfinished and unfinished[0].dead:
+                        yield values.pop(unfinished.popleft())
+                waiting = list(requested)
                 if waiting:
-                    requested = [thread.requested for thread in waiting]
-                    outcomes = deque(self.solve([loop for loop in requested if loop is not None]))
+                    outcomes = deque((each,) for each in self.solve(list(requested.values())))
         finally:
-            for thread in threads:
+            for client in clients:
                 with suppress(Exception):
-                    self._resume_client(thread, _LockstepAborted())
+                    client.throw()  # greenlet's GreenletExit, which no `except Exception` catches
 
-    def _resume_client(
-        self, thread: _ClientThread[Value], outcome: LoopOutcome | _LockstepAborted | None
-    ) -> bool:
-        """Let a client run; return whether it now waits for a local loop."""
-        self._running = thread  # type: ignore[assignment]
+    def _resume_client(self, client: greenlet, *outcome: LoopOutcome) -> Any:
+        """Let a client run; return the local loop that it now waits for, or the value with which it ended."""
+        self._caller = getcurrent()
         try:
-            return thread.resume(outcome)
+            return client.switch(*outcome)
         finally:
-            self._running = None
-
-
-class _LockstepAborted(BaseException):
-    """Ends the thread of a client in an aborted lockstep.
-
-    It is a `BaseException`, so an `except Exception` in an algorithm does not catch it.
-    """
-
-
-class _ClientThread(Thread, Generic[Value]):
-    """Thread that runs the work of one client; it pauses at every local loop."""
-
-    def __init__(self, work: Callable[[], Value]) -> None:
-        super().__init__(daemon=True)
-        self.work = work
-        self.requested: LocalLoop | None = None
-        self._values: list[Value] = []
-        self._error: BaseException | None = None
-        self._outcome: LoopOutcome | _LockstepAborted | None = None
-        self._turn, self._pause = Semaphore(0), Semaphore(0)
-        self.ended = False
-
-    def resume(self, outcome: LoopOutcome | _LockstepAborted | None) -> bool:
-        """Run until the next local loop (return True) or the end (False); raise the error of the client."""
-        if self.ended or (self.ident is None and outcome is not None):
-            return False
-        if self.ident is None:
-            self.start()
-        self._outcome = outcome
-        self._turn.release()
-        self._pause.acquire()
-        if self.ended:
-            self.join()
-        error, self._error = self._error, None
-        try:
-            if error is not None and not isinstance(error, _LockstepAborted):
-                raise error
-        finally:
-            del error  # an error that its own frames hold would keep the memory of its client
-        return not self.ended
-
-    def wait_for_loop(self, loop: LocalLoop) -> TrainedModel:
-        """Request a local loop and wait for its outcome; called by the client's own code."""
-        self.requested = loop
-        self._pause.release()
-        self._turn.acquire()
-        self.requested = None
-        outcome, self._outcome = self._outcome, None
-        try:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome is None:
-                raise RuntimeError("a client went on without the outcome of its local loop")
-            return outcome
-        finally:
-            del outcome  # as in `resume`
-
-    def result(self) -> Value:
-        """Return the return value of the client and forget it, which frees its memory."""
-        return self._values.pop()
-
-    def run(self) -> None:
-        """Run the client's work in this thread, from its first turn on."""
-        self._turn.acquire()
-        # OpenMP counts its threads per Python thread; more than one would change the last bits of results.
-        torch.set_num_threads(1)
-        try:
-            self._values.append(self.work())
-        except BaseException as error:
-            self._error = error
-        self.ended = True
-        self._pause.release()
+            self._caller = None

@@ -32,7 +32,7 @@ from fedsim.stacking.mask_check import (
     select_client,
 )
 from fedsim.stacking.stacked_batches import make_joint_batch
-from fedsim.stacking.stacked_trees import make_loss_view, select_loss_inputs, stack_trees
+from fedsim.stacking.stacked_trees import make_loss_view, stack_loss_inputs, stack_trees
 from fedsim.training.gradients import add_correction, compute_gradients
 from fedsim.training.local_loop import LocalLoop, TrainedModel
 from fedsim.training.optimizers import make_update
@@ -142,9 +142,10 @@ class _StackedLoop:
         self.moving = list_moving_keys(first.ctx, first.start, first.trainable)
         self.steps = [len(loop.task.batches) for loop in self.loops]
         starts = [loop.start for loop in self.loops]
-        self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
+        with torch.no_grad():
+            self.stacks = [torch.stack([start[key] for start in starts]) for key in self.moving]
         self.fixed = stack_trees([tree.drop(start, self.moving) for start in starts])
-        self.shown = stack_trees([select_loss_inputs(loop.task) for loop in self.loops])
+        self.shown = stack_loss_inputs([loop.task for loop in self.loops])
         corrections = [d.correction for d in self.loops if d.correction is not None]
         self.shift = (
             stack_trees([tree.select(each, self.moving) for each in corrections]) if corrections else None
@@ -263,14 +264,17 @@ class _StackedLoop:
         params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
         return self.loss(self.ctx, make_loss_view(first.task, shown), params, batch)
 
+    @torch.no_grad()
     def list_outcomes(self) -> list[TrainedModel]:
         """List the trained models, as copies: keeping one does not keep the whole stack in memory."""
-        found = []
-        for number, (loop, steps) in enumerate(zip(self.loops, self.steps, strict=True)):
+        copies: list[Any] = [torch.unbind_copy(stack) for stack in self.stacks]  # type: ignore[func-returns-value]
+        steps = tree.send_to_device(torch.tensor(self.steps, dtype=torch.float32), self.total.device)
+        losses, found = (self.total / steps).unbind(), []
+        for number, loop in enumerate(self.loops):
             own = {
-                key: tree.to_channels_last(stack[number]).clone()
-                for key, stack in zip(self.moving, self.stacks, strict=True)
+                key: tree.to_channels_last(copy[number])
+                for key, copy in zip(self.moving, copies, strict=True)
             }
             params = {key: own.get(key, value) for key, value in loop.start.items()}
-            found.append(TrainedModel(params, self.total[number] / steps, steps))
+            found.append(TrainedModel(params, losses[number], self.steps[number]))
         return found

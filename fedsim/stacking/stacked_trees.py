@@ -45,21 +45,28 @@ def _are_same(leaves: Sequence[Any]) -> bool:
     return all(leaf is leaves[0] for leaf in leaves)
 
 
-def select_loss_inputs(task: ClientTask) -> Tree:
-    """Return the fields of a client task that a loss may read, as a tree.
+def stack_loss_inputs(tasks: Sequence[ClientTask]) -> StackedTrees:
+    """Stack the fields of client tasks that a loss may read.
 
-    The client's number and its number of examples become tensors: each client of a stack has its own.
+    The clients' numbers and their numbers of examples become tensors: each client of a stack has its own.
     """
-    return {
-        "client": torch.full((), task.client, device=task.device),
-        "num_examples": torch.full((), task.num_examples, device=task.device),
-        "label_counts": task.label_counts,
-        "known_counts": task.known_counts,
-        "broadcast": task.broadcast,
-        "instruction": task.instruction,
-        "client_state": task.client_state,
-        "round_noise": task.round_noise,
-    }
+    numbers = torch.tensor([[task.client for task in tasks], [task.num_examples for task in tasks]])
+    client, num_examples = tree.send_to_device(numbers, tasks[0].device)
+    leaves, dims = stack_trees(
+        [
+            {
+                "label_counts": task.label_counts,
+                "known_counts": task.known_counts,
+                "broadcast": task.broadcast,
+                "instruction": task.instruction,
+                "client_state": task.client_state,
+                "round_noise": task.round_noise,
+            }
+            for task in tasks
+        ]
+    )
+    own = {"client": client, "num_examples": num_examples}
+    return StackedTrees({**own, **leaves}, {**dict.fromkeys(own, 0), **dims})
 
 
 def make_loss_view(task: ClientTask, shown: Mapping[str, Any]) -> ClientTask:

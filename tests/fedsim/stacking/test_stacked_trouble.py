@@ -23,7 +23,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import ClientFailed, SettingsError
 from fedsim.models import make_net
 from fedsim.models.net import Params
-from fedsim.stacking.lockstep import ThreadedLockstep
+from fedsim.stacking.lockstep import StackLockstep
 from fedsim.stacking.mask_check import MASK_IGNORED, respects_mask
 from fedsim.stacking.stacked import _StackedLoop
 from fedsim.training.local_loop import TrainedModel
@@ -329,7 +329,7 @@ def test_a_stack_size_below_one_is_refused() -> None:
 
 def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
     """Its members end where they wait, whatever they catch."""
-    lockstep, ended = ThreadedLockstep(lambda loops: 1 / 0), []  # type: ignore[arg-type, return-value]
+    lockstep, ended = StackLockstep(lambda loops: 1 / 0), []  # type: ignore[arg-type, return-value]
 
     def member(number: int) -> int:
         try:
@@ -349,4 +349,4 @@ def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
 
 def test_a_local_loop_outside_of_its_company_is_refused() -> None:
     with pytest.raises(RuntimeError, match="is for the clients of a lockstep"):
-        ThreadedLockstep(lambda descents: []).run_loop(None)  # type: ignore[arg-type]
+        StackLockstep(lambda descents: []).run_loop(None)  # type: ignore[arg-type]
