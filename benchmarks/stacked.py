@@ -44,7 +44,7 @@ from benchmarks.workloads import run_plain_sgd
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.base.memory_usage import peak_private_bytes
-from fedsim.base.precision import Precision, use_precision
+from fedsim.base.precision import Precision, lower_precision, use_precision
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Dataset, Examples, Normalise
@@ -180,7 +180,8 @@ class PlainCase(Case):
             rows = self.federation.partition.client_positions(client)
             held = slice(int(rows[0]), int(rows[-1]) + 1)
             self.model.load_state_dict(self.start)
-            with use_precision(self.local.precision, torch.device(self.device)):
+            device = torch.device(self.device)
+            with use_precision(self.local.precision, device), lower_precision(self.local.precision, device):
                 run_plain_sgd(self.model, self.x[held], self.y[held], self.local, self.generator)
             for total, each in zip(sums, self.model.parameters(), strict=True):
                 total += each.detach()

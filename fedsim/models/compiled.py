@@ -90,15 +90,17 @@ def multiplies_matrices(x: Tensor, kernel: Tensor, module: nn.Conv2d) -> bool:
     """Whether a convolution of a stack on a GPU is faster as one product of matrices.
 
     `torch.func.vmap` makes one grouped convolution of the kernels of many clients, for which cuDNN starts
-    work client by client. A product of stacked matrices starts once for all. Large inputs are left to
-    cuDNN: a matrix of patches repeats each number for every place of the kernel.
+    work client by client. A product of stacked matrices starts once for all. Large inputs are left to cuDNN:
+    a matrix of patches repeats each number for every place of the kernel. So are gradients by the input
+    within the loss, for which `torch.func.vmap` has no rule.
     """
-    if x.device.type == "cpu" or not torch._C._functorch.is_batchedtensor(kernel):
+    inside = torch._C._functorch
+    if x.device.type == "cpu" or not inside.is_batchedtensor(kernel) or inside.is_gradtrackingtensor(x):
         return False
-    if module.groups != 1 or module.dilation != (1, 1):
+    if module.groups != 1 or module.dilation != (1, 1) or x.dim() != 4:
         return False
-    patches = x.numel() * kernel[0, 0].numel() // (module.stride[0] * module.stride[1])
-    return patches <= MATRIX_VALUES
+    places = kernel.shape[-2] * kernel.shape[-1] // (module.stride[0] * module.stride[1])
+    return x.numel() * places <= MATRIX_VALUES
 
 
 def convolve_by_matrices(
@@ -116,18 +118,19 @@ def convolve_by_matrices(
     Returns:
         `[batch, outputs, height, width]`, as `torch.nn.functional.conv2d`.
     """
-    rows, columns = kernel.shape[-2:]
+    outputs, channels, rows, columns = kernel.shape
     if any(padding):
         x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     patches = x.unfold(2, rows, stride[0]).unfold(
         3, columns, stride[1]
     )  # [batch, channels, h, w, rows, columns]
     batch, _, height, width = patches.shape[:4]
-    matrix = patches.permute(1, 4, 5, 0, 2, 3).reshape(-1, batch * height * width)
-    product = kernel.flatten(1) @ matrix
+    matrix = patches.permute(1, 4, 5, 0, 2, 3).reshape(channels * rows * columns, batch * height * width)
+    product = kernel.reshape(outputs, channels * rows * columns) @ matrix
     if bias is not None:
         product = product + bias[:, None]
-    return product.view(-1, batch, height, width).transpose(0, 1)
+    # Modules of a user may view it, as the output of conv2d.
+    return product.view(outputs, batch, height, width).transpose(0, 1).contiguous()
 
 
 def _group_norm(module: nn.GroupNorm, prefix: str) -> Step:

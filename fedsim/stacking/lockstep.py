@@ -3,7 +3,7 @@
 An algorithm's code around its local loops is ordinary code for one client. To keep it ordinary, each client
 is a greenlet: a coroutine that may pause inside any function it calls. The clients run in their order, each
 until it requests a local loop or ends. When all clients wait, their loops run as one stack, and they go on.
-All of this happens in one thread: on a GPU, a thread of its own takes a handle and a workspace of cuBLAS.
+All of this happens in one thread: on a GPU, each thread takes a handle and a workspace of cuBLAS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from greenlet import getcurrent, greenlet
+import torch
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from fedsim.core.error_attribution import format_error, is_out_of_memory
 from fedsim.errors import StackTooLarge
@@ -93,6 +94,28 @@ def raise_stack_too_large() -> Iterator[None]:
         raise StackTooLarge(message, STACK_HINT) from error
 
 
+@contextmanager
+def keep_torch_modes() -> Iterator[None]:
+    """Give whoever runs next torch's usual modes, and restore the modes of whoever waits after it.
+
+    Torch keeps its modes for each thread: gradients, inference, autocast. The clients of a stack share one
+    thread, and a client may wait for its local loop within `torch.no_grad()` or `torch.autocast`.
+    """
+    devices = ("cpu", "cuda")
+    casts = [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in devices]
+    cached = torch.is_autocast_cache_enabled()
+    for device in devices:
+        torch.set_autocast_enabled(device, False)
+    try:
+        with torch.inference_mode(False):  # restores whether gradients are recorded, too
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+
 class StackLockstep:
     """Lockstep of the clients of one stack, for one round.
 
@@ -103,6 +126,7 @@ class StackLockstep:
     def __init__(self, solve: Callable[[Sequence[LocalLoop]], Sequence[LoopOutcome]]) -> None:
         self.solve = solve
         self._caller: greenlet | None = None
+        self._running: greenlet | None = None
 
     def run_loop(self, loop: LocalLoop) -> TrainedModel:
         """Run a local loop for the client whose turn it is, together with the loops of the other clients.
@@ -110,11 +134,13 @@ class StackLockstep:
         Raises:
             Exception: the error of this client's loop.
         """
-        if self._caller is None:
+        if self._caller is None or getcurrent() is not self._running:
             raise RuntimeError(
-                "run_loop is for the clients of a lockstep: call it from the work that run_clients runs"
+                "run_loop is for the clients of a lockstep: call it from the work that run_clients runs, "
+                "in its thread"
             )
-        outcome: LoopOutcome = self._caller.switch(loop)
+        with keep_torch_modes():
+            outcome: LoopOutcome = self._caller.switch(loop)
         try:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -145,6 +171,8 @@ class StackLockstep:
                 for client in waiting:
                     # This frame keeps no outcome, as in `run_loops`.
                     answer = self._resume_client(client, *outcomes.popleft())
+                    if isinstance(answer, GreenletExit):
+                        raise RuntimeError("a client ended itself: GreenletExit is for the lockstep alone")
                     (values if client.dead else requested)[client] = answer
                     del answer
                     while unfinished and unfinished[0].dead:
@@ -154,13 +182,14 @@ class StackLockstep:
                     outcomes = deque((each,) for each in self.solve(list(requested.values())))
         finally:
             for client in clients:
-                with suppress(Exception):
-                    client.throw()  # greenlet's GreenletExit, which no `except Exception` catches
+                with suppress(Exception), keep_torch_modes():
+                    client.throw()  # GreenletExit, which no `except Exception` catches
 
     def _resume_client(self, client: greenlet, *outcome: LoopOutcome) -> Any:
         """Let a client run; return the local loop that it now waits for, or the value with which it ended."""
-        self._caller = getcurrent()
+        self._caller, self._running = getcurrent(), client
         try:
-            return client.switch(*outcome)
+            with keep_torch_modes():
+                return client.switch(*outcome)
         finally:
-            self._caller = None
+            self._caller = self._running = None

@@ -292,7 +292,7 @@ def draw_entries(values: Tensor, uniform: Tensor) -> Tensor:
     # A product in float32 can round up to the number of entries.
     index = (uniform * len(values)).long().clamp(max=len(values) - 1)
     # Indexing by a scalar tensor would wait for the GPU, to read it.
-    return values.index_select(0, index.reshape(-1)).view(*index.shape, *values.shape[1:])
+    return values.index_select(0, index.reshape(-1)).view((*index.shape, *values.shape[1:]))
 
 
 @lru_cache(maxsize=16)

@@ -48,3 +48,17 @@ def test_a_product_of_matrices_is_the_convolution(
     ]
     shifts = params.get("conv.bias", torch.zeros(3, 4))
     torch.testing.assert_close(torch.stack(alone) + shifts[:, None, :, None, None], expected[0])
+
+
+def test_an_empty_batch_has_empty_outputs() -> None:
+    kernel = torch.zeros(4, 3, 5, 5)
+    found = compiled.convolve_by_matrices(torch.zeros(0, 3, 9, 8), kernel, None, (1, 1), (0, 0))
+    assert found.shape == (0, 4, 5, 4)
+
+
+def test_outputs_are_laid_out_as_those_of_a_convolution() -> None:
+    """A module of a user may call `view` on them."""
+    found = compiled.convolve_by_matrices(
+        torch.zeros(2, 3, 9, 8), torch.zeros(4, 3, 5, 5), None, (1, 1), (0, 0)
+    )
+    assert found.is_contiguous()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Thread
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -208,10 +208,8 @@ class Choosy(FedAvg):
 @pytest.mark.parametrize("when", ["start", "correction", "finish"])
 def test_an_error_meets_the_client_whose_it_is(when: str) -> None:
     algorithm, population = Choosy(when=when), small(rounds=1)
-    threads = threading.active_count()
     with pytest.raises(ClientFailed, match="client 2"):
         run(algorithm, population, StackedPool(algorithm, population, 8))
-    assert threading.active_count() == threads
     skipping = StackedPool(algorithm, population, 8, faults=Faults(client_error="skip"))
     found, _ = run(algorithm, population, skipping)
     assert found.failed == (2,)
@@ -340,13 +338,50 @@ def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
             ended.append(number)
         return number
 
-    threads = threading.active_count()
     with pytest.raises(ZeroDivisionError):
         list(lockstep.run_clients([partial(member, number) for number in range(3)]))
     assert ended == [0, 1, 2]
-    assert threading.active_count() == threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class InModes(FedAvg):
+    """Every client works in modes of torch, also while it waits for its local loop."""
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            update = super().train_client(ctx, task)
+            assert torch.is_autocast_enabled("cpu")
+            assert not torch.is_grad_enabled()
+        return update
+
+
+def test_modes_of_torch_are_those_of_each_client() -> None:
+    """Local loops of a stack run without them, and nobody else meets them."""
+    population = small(rounds=2)
+    found, _ = run(InModes(), population, StackedPool(InModes(), population, 8))
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.is_grad_enabled()
+    assert found.digest == run(FedAvg(), population, StackedPool(FedAvg(), population, 8))[0].digest
 
 
 def test_a_local_loop_outside_of_its_company_is_refused() -> None:
     with pytest.raises(RuntimeError, match="is for the clients of a lockstep"):
         StackLockstep(lambda descents: []).run_loop(None)  # type: ignore[arg-type]
+
+
+def test_a_local_loop_in_a_thread_of_a_client_is_refused() -> None:
+    lockstep, errors = StackLockstep(lambda loops: []), list[str]()
+
+    def ask() -> None:
+        try:
+            lockstep.run_loop(None)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    def member() -> None:
+        thread = Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    assert list(lockstep.run_clients([member])) == [None]
+    assert "in its thread" in errors[0]
