@@ -43,13 +43,13 @@ def save_figure(figure: ReportFigure, path: Path) -> Path:
     return path
 
 
-def save_canvas(canvas: Figure, place: Path | BinaryIO) -> None:
-    """Save a drawn figure into a file, or as PNG into a stream."""
+def save_canvas(canvas: Figure, place: Path | BinaryIO, format: str | None = None) -> None:
+    """Save a drawn figure into a file, whose ending selects the format, or into a stream, by default as PNG."""
     from matplotlib import rc_context
 
     # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.
     with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
-        canvas.savefig(place, dpi=DPI)
+        canvas.savefig(place, dpi=DPI, format=format)
 
 
 def draw_figure(figure: ReportFigure) -> Figure:

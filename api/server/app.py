@@ -25,6 +25,7 @@ from api.server.routes import (
     artifacts,
     catalogue,
     check,
+    claims,
     class_map,
     cluster,
     comparison,
@@ -78,7 +79,7 @@ def create_app(
     errors.install_error_handlers(app)
     for part in (
         *(jobs, streams, artifacts, catalogue, check, cluster),
-        *(comparison, curves, class_map, method_curves),
+        *(comparison, claims, curves, class_map, method_curves),
     ):
         app.include_router(
             part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]

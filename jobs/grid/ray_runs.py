@@ -25,6 +25,8 @@ def run_on_ray(table: Table, missing: Sequence[Member], settings: Settings) -> I
         for member in missing:
             try:
                 result = execute(member.spec, settings)
-                yield EndedRun(member, make_entry(member, table, result.records, result.personal, code=code))
+                run, key = member.run, member.spec_hash
+                entry = make_entry(run, key, table, result.records, result.personal, code=code)
+                yield EndedRun(member, entry)
             except FedsimError as error:
                 yield EndedRun(member, str(error))

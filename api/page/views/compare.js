@@ -11,6 +11,7 @@ import { notice, repeat, withToken } from "../session.js";
 import { FINAL, formatMetricName } from "../formatting.js";
 import { plainName } from "../job_names.js";
 import { isShare } from "../metrics.js";
+import { claimsCard, findTable } from "./claims.js";
 import { comparisonTable, differenceTable } from "./compare_table.js";
 import { plainText } from "./method_changes.js";
 import { parallelCoordinates } from "./parallel.js";
@@ -64,17 +65,20 @@ class Comparison {
         wrapWithLabel("Metric", this.metrics), wrapWithLabel("Horizontal axis", this.axes), wrapWithLabel("Target", this.aim),
         wrapWithLabel("Mean over seeds", seeds, { class: "labelled beside" }),
         element("div", { class: "row" }, ["svg", "png"].map((format) => button(`Save ${format.toUpperCase()}`, () => this.savePicture(format),
-          { data: { picture: format } }))))),
+          { data: { picture: format } })), button("Save PDF", () => this.saveFile("pdf", "application/pdf"), { data: { picture: "pdf" } })))),
       this.fault, this.picture, this.words);
     this.parallel = parallelCoordinates(this.signal);
     this.remarks = element("div", { class: "soft", id: "compare-remarks" });
     this.figures = element("section", { "aria-labelledby": "figures-head" }, element("div", { class: "title" },
       element("h2", { id: "figures-head" }, "Figures"), element("div", { class: "controls" },
         wrapWithLabel("Baseline", this.baselines), wrapWithLabel("Last rounds", last),
-        element("div", { class: "row" }, TABLES.map(([name, ending, type]) => button(`Save ${name}`, () => this.saveTable(ending, type), { data: { table: ending } }))))), this.table);
+        element("div", { class: "row" }, TABLES.map(([name, ending, type]) => button(`Save ${name}`, () => this.saveFile(ending, type), { data: { table: ending } }))))), this.table);
     this.differences = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of differences" });
     this.different = element("section", { "aria-labelledby": "differences-head" }, element("h2", { id: "differences-head" }, "What differs"), this.differences);
-    this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.parallel.root, this.figures, this.remarks, this.different);
+    this.judged = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of claims" });
+    this.claims = element("section", { id: "compare-claims", "aria-labelledby": "claims-head" }, element("h2", { id: "claims-head" }, "Claims of the paper"), this.judged);
+    show(this.claims, false);
+    this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.claims, this.charted, this.parallel.root, this.figures, this.remarks, this.different);
     this.chart = new Chart(this.picture, this.words, () => this.drawCurves(), this.signal);
     draw();
   }
@@ -151,6 +155,7 @@ class Comparison {
       const found = question ? await withToken(() => get(question, { signal: this.signal })) : null;
       if (ask !== this.asks) return; // an answer to an older question
       Object.assign(this, { found, seen });
+      await this.judge();
     } catch (error) {
       if (ask !== this.asks) return;
       if (isTemporary(error) || error.status === 401) throw error;
@@ -169,6 +174,20 @@ class Comparison {
       return;
     }
     this.draw();
+  }
+
+  // Jobs that are runs of a result table have claims: of all jobs of that table, not of the chosen ones alone.
+  async judge() {
+    const labels = findTable(this.ids.filter((id) => this.jobs.has(id)).map((id) => this.jobs.get(id)));
+    let judged = null;
+    try {
+      if (labels) judged = await get(`/claims?${new URLSearchParams(labels.map((label) => ["label", label]))}`, { signal: this.signal });
+    } catch (error) {
+      if (isTemporary(error) || error.status === 401 || this.signal.aborted) throw error;
+      notice(`The claims of the paper cannot be judged: ${describeError(error)}`, true);
+    }
+    show(this.claims, Boolean(judged?.claims.length));
+    if (judged) replaceIfChanged(this.judged, claimsCard(judged));
   }
 
   draw() {
@@ -215,12 +234,13 @@ class Comparison {
     }
   }
 
-  async saveTable(ending, type) {
+  // The table, or the figure, as the service writes it.
+  async saveFile(ending, type) {
     try {
       const answer = await withToken(() => request(this.question, { headers: { Accept: type }, signal: this.signal }));
-      save(new Blob([await answer.text()], { type }), `comparison.${ending}`);
+      save(new Blob([await answer.arrayBuffer()], { type }), `comparison.${ending}`);
     } catch (error) {
-      notice(`cannot save the table: ${error.message}`, true);
+      notice(`cannot save the file: ${error.message}`, true);
     }
   }
 

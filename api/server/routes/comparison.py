@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -34,13 +35,20 @@ TABLE_TYPES = {
 }
 """The format of the table for each media type of `Accept`."""
 
-AS_TABLE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {kind: {"schema": {"type": "string"}} for kind in TABLE_TYPES}}
+PDF = "application/pdf"
+
+AS_FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            **{kind: {"schema": {"type": "string"}} for kind in TABLE_TYPES},
+            PDF: {"schema": {"type": "string", "format": "binary"}},
+        }
+    }
 }
 
 
 @router.get(
-    "/comparison", response_model=Comparison, responses=describe_problems(404, 422, 503, also=AS_TABLE)
+    "/comparison", response_model=Comparison, responses=describe_problems(404, 422, 503, also=AS_FILE)
 )
 async def compare_jobs(
     request: Request,
@@ -69,7 +77,11 @@ async def compare_jobs(
     together: Annotated[bool, Query(description="False: one group for each job.")] = True,
     along: Annotated[Along, Query(description="The horizontal axis of the curves.")] = "rounds",
 ) -> Response:
-    """Compare jobs. With `Accept: text/csv`, `text/markdown` or `application/x-latex`: the table alone."""
+    """Compare jobs.
+
+    With `Accept: text/csv`, `text/markdown` or `application/x-latex`: the table alone; with
+    `application/pdf`: the curves as a figure.
+    """
     accepted = request.headers.get("accept", "")
     table = next((kind for kind in TABLE_TYPES if kind in accepted), None)
 
@@ -77,6 +89,8 @@ async def compare_jobs(
     def compare(interest: Interest) -> Response:
         runs = _read_runs(service.store, job or [], label or [], interest)
         found = compare_runs(runs, metric, target, last=last, against=against, together=together, along=along)
+        if PDF in accepted:
+            return Response(_draw_curves(found), media_type=PDF)
         if table is None:
             return Response(found.model_dump_json(), media_type="application/json")
         return Response(render_table(found, TABLE_TYPES[table]), media_type=table)
@@ -84,13 +98,30 @@ async def compare_jobs(
     return await service.round_lookups.run_while_wanted(request.is_disconnected, compare)
 
 
+def _draw_curves(found: Comparison) -> bytes:
+    """Draw the curves of the groups as PDF.
+
+    Raises:
+        RequestError: there are no curves.
+    """
+    from api.reports.comparison_figure import make_comparison_figure
+    from api.reports.png_pictures import draw_figure, save_canvas
+
+    drawn, stream = make_comparison_figure(found), BytesIO()
+    if drawn is None:
+        hint = "wait for an evaluation, or name another metric"
+        raise RequestError([FieldError("metric", found.metric, "no round has a finite value", hint)])
+    save_canvas(draw_figure(drawn), stream, "pdf")
+    return stream.getvalue()
+
+
 def _read_runs(store: JobStore, ids: list[str], labels: list[str], interest: Interest) -> list[ComparedRun]:
     """Read the rounds of the jobs.
 
     Raises:
-        JobNotFound, RequestError: as `_find_jobs`; RequestError also if the records are too large.
+        JobNotFound, RequestError: as `find_jobs`; RequestError also if the records are too large.
     """
-    jobs = _find_jobs(store, ids, labels)
+    jobs = find_jobs(store, ids, labels)
     hint = "give fewer jobs, or compare them on your machine: fedsim compare"
     check_record_bytes(store, jobs, "label" if labels else "job", labels or ids, hint, interest)
     return [ComparedRun.from_job(job, _read_records(store, job.id, interest)) for job in jobs]
@@ -103,7 +134,7 @@ def _read_records(store: JobStore, job_id: str, interest: Interest) -> list[Roun
     ]
 
 
-def _find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:
+def find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:
     """Find the jobs with these ids, then those with all of the labels, the oldest first; each job once.
 
     Raises:

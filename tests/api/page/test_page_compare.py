@@ -57,6 +57,32 @@ def cells(browser: Browser) -> list[list[str]]:
     return browser.script(script)  # type: ignore[no-any-return]
 
 
+def test_runs_of_a_result_table_have_a_card_of_claims(browser: Browser, service: RunningService) -> None:
+    """Of all jobs of the table, though two of them are compared."""
+    chosen = []
+    for method, final in {"20 rounds": 0.8, "2 rounds": 0.5, "a tenth of the rate": 0.4}.items():
+        for seed in (1, 2, 3):
+            labels = {"table": "demo-claim", "preset": "demo", "method": method, "seed": str(seed)}
+            spec = parse_spec({"algorithm": "fedavg", "name": f"{method}, seed {seed}", "seed": seed})
+            job = service.store.create(spec, labels=labels)[0]
+            service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+            service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
+            score = final + 0.01 * (seed * len(method) % 7)
+            service.store.add_round(job.id, a_round(1, global_accuracy=score))
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            chosen += [job.id] * (seed == 1 and method != "2 rounds")
+    browser.open(f"{service.url}/#/compare?jobs={','.join(chosen)}")
+    script = """return [...document.querySelectorAll("#claims tbody tr")]
+        .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
+    until(lambda: browser.script(script) != [])
+    rows = browser.script(script)
+    assert [row[2] for row in rows] == ["held", "reversed", "not run"]
+    assert rows[0][:2] == ["FedAvg is better after 20 rounds than after 2.", "20 rounds against 2 rounds"]
+    assert rows[0][4].startswith("+")
+    assert "9 of 12 runs" in browser.text("#compare-claims")
+    assert violations(browser) == []
+
+
 def test_jobs_with_devices_have_simulated_axes(browser: Browser, service: RunningService) -> None:
     ids = []
     for has_devices in (True, False):
@@ -329,6 +355,8 @@ def test_a_comparison_is_saved_as_table_and_picture(browser: Browser, service: R
     browser.click("[data-picture=png]")
     until(lambda: browser.script("return window.saved.type") == "image/png")
     assert browser.script("return window.saved.size") > 1000
+    browser.click("[data-picture=pdf]")
+    until(lambda: browser.driver.execute_async_script(read).startswith("%PDF"))
 
 
 @pytest.mark.slow

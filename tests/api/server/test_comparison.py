@@ -64,6 +64,15 @@ def test_the_table_in_three_formats(http: httpx.Client, service: RunningService)
         assert answer.text.startswith(beginning)
 
 
+def test_the_curves_as_pdf(http: httpx.Client, service: RunningService) -> None:
+    answer = http.get(ROUTE, params={"job": a_study(service)[0].id}, headers={"Accept": "application/pdf"})
+    assert answer.headers["content-type"] == "application/pdf"
+    assert answer.content.startswith(b"%PDF")
+    waiting = service.queued(name="without rounds")
+    answer = http.get(ROUTE, params={"job": waiting.id}, headers={"Accept": "application/pdf"})
+    assert "no round has a finite value" in problem(answer, 422, "BAD_REQUEST")["errors"][0]["message"]
+
+
 def test_jobs_are_found_by_label(http: httpx.Client, service: RunningService) -> None:
     service.queued(name="unlabelled")
     spec = parse_spec({"algorithm": "fedavg", "name": "labelled"})

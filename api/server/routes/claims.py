@@ -1,0 +1,154 @@
+"""The verdicts on the claims of a paper, by the jobs that are runs of one of its tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from api.server.dependencies import ServiceOf
+from api.server.errors import describe_problems
+from api.server.routes.comparison import MOST_JOBS, find_jobs
+from api.server.routes.curves import Id
+from api.server.routes.jobs import Label
+from api.server.slow_lookups import Interest
+from api.server.stored_rounds import check_record_bytes, read_all_rounds
+from fedsim.errors import FedsimError, FieldError, RequestError
+from jobs.grid.finished import Cell
+from jobs.grid.journal import Entry
+from jobs.grid.one_run import make_entry
+from jobs.grid.table import PRESET, TABLE, Table, list_tables, load_table
+from jobs.grid.verdicts import Verdict, judge_cells
+from jobs.spec.grid import GridRun
+from jobs.spec.submission import MAX_LABELS
+from jobs.spec.sweep import make_label_key
+from jobs.store.job_store import JobStore
+from jobs.store.records import FrozenRecord, Job
+from jobs.store.states import JobState
+
+router = APIRouter(tags=["jobs"])
+
+HINT = "give the jobs of one table at one scale: label=table=NAME, and label=preset=NAME for the scale"
+
+
+class JudgedClaim(FrozenRecord):
+    """The verdict on one claim in one cell of its table."""
+
+    claim: str = Field(description="Id of the claim.")
+    sentence: str = Field(description="What the paper claims.")
+    place: str = Field(description="In the paper; empty for a claim of this project.")
+    paper: str = Field(description="The paper's own figures; empty if it has none.")
+    cells: str = Field(description="What is compared, such as `KDIA against FedAvg, Dir(0.1)`.")
+    verdict: str = Field(description="Such as `held`, `reversed` or `no difference to tell`.")
+    remark: str = Field(description="The reason of the verdict, or how many seeds would tell; may be empty.")
+    figures: str = Field(description="The means of both sides; empty if they say little.")
+    difference: str = Field(description="Paired by seed, with its 95 % interval; empty without runs.")
+    p: str = Field(description="Adjusted by Holm's method over the table; empty without an interval.")
+
+
+class JudgedTable(FrozenRecord):
+    """The claims of a table, judged by finished jobs."""
+
+    table: str = Field(description="Name of the table.")
+    title: str = Field(description="What it shows.")
+    paper: str = Field(description="Short name of the paper's page.")
+    finished: int = Field(description="Jobs that count: one for each cell and seed, succeeded and scored.")
+    runs: int = Field(description="Cells of the table times the seeds of the jobs.")
+    command: str = Field(description="The command that makes the runs.")
+    claims: list[JudgedClaim]
+
+
+@router.get("/claims", response_model=JudgedTable, responses=describe_problems(404, 422, 503))
+async def judge_jobs(
+    request: Request,
+    service: ServiceOf,
+    job: Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")] = None,
+    label: Annotated[
+        list[Label] | None,
+        Query(
+            max_length=MAX_LABELS,
+            description="Also all jobs with all of these labels: `name` or `name=value`.",
+        ),
+    ] = None,
+) -> Response:
+    """Judge the claims of a result table by jobs that `fedsim reproduce TABLE --on service` has made."""
+
+    def judge(interest: Interest) -> Response:
+        store, ids, labels = service.store, job or [], label or []
+        jobs = find_jobs(store, ids, labels)
+        asked = ("label", labels) if labels else ("job", ids)
+        table = _find_table(jobs, *asked)
+        check_record_bytes(store, jobs, *asked, "give the jobs of fewer seeds", interest)
+        return Response(_judge(table, jobs, store, interest).model_dump_json(), media_type="application/json")
+
+    return await service.round_lookups.run_while_wanted(request.is_disconnected, judge)
+
+
+def _find_table(jobs: list[Job], field: str, value: list[str]) -> Table:
+    """Return the table of the jobs, at their scale and with their seeds.
+
+    Raises:
+        RequestError: they are no runs of one built-in table, at one scale.
+    """
+    names, scales = ({job.labels.get(key, "") for job in jobs} for key in (TABLE, PRESET))
+    if len(names) > 1 or not names <= {*list_tables()} or not all(map(_find_seed, jobs)):
+        raise RequestError([FieldError(field, value, "the jobs are no runs of one built-in table", HINT)])
+    if len(scales) > 1:
+        found = ", ".join(sorted(scales))
+        raise RequestError([FieldError(field, value, f"the jobs have several scales: {found}", HINT)])
+    table = load_table(names.pop())
+    scaled = table if scales == {table.preset} else table.at_scale(scales.pop())
+    return scaled.model_copy(update={"seeds": tuple(sorted({int(_find_seed(job)) for job in jobs}))})
+
+
+def _find_seed(job: Job) -> str:
+    """Return the seed by the label of the job; "" if it has no number there."""
+    seed = job.labels.get("seed", "")
+    return seed if seed.isdecimal() else ""
+
+
+def _judge(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -> JudgedTable:
+    finished = _read_runs(table, jobs, store, interest)
+    return JudgedTable(
+        table=table.name,
+        title=table.title,
+        paper=table.page,
+        finished=sum(map(len, finished.values())),
+        runs=len(finished) * len(table.seeds),
+        command=f"{table.command} --on service",
+        claims=[_describe(verdict) for verdict in judge_cells(table, finished)],
+    )
+
+
+def _read_runs(
+    table: Table, jobs: list[Job], store: JobStore, interest: Interest
+) -> dict[Cell, dict[int, Entry]]:
+    """Read the finished runs by cell and seed; of two jobs of one run the later one counts."""
+    found: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
+    for job in jobs:
+        labels = {axis: job.labels.get(make_label_key(axis), "") for axis in table.axes}
+        if job.state is JobState.SUCCEEDED and tuple(labels.values()) in found:
+            run = GridRun(labels=labels, seed=int(_find_seed(job)), items=())
+            try:
+                entry = make_entry(run, job.id, table, list(read_all_rounds(store, job.id, 0, interest)))
+            except FedsimError:
+                continue  # it was never scored by the metric of the table
+            found[run.cell][run.seed] = entry
+    return found
+
+
+def _describe(verdict: Verdict) -> JudgedClaim:
+    brief = verdict.describe_briefly().removeprefix(verdict.outcome).strip()
+    return JudgedClaim(
+        claim=verdict.claim.id,
+        sentence=verdict.claim.sentence,
+        place=verdict.claim.place,
+        paper=verdict.claim.figure,
+        cells=verdict.describe_cell(),
+        verdict=str(verdict.outcome),
+        remark=brief.removeprefix("(").removesuffix(")"),
+        figures=verdict.format_figures(),
+        difference=verdict.format_difference(),
+        p=verdict.format_p(),
+    )
