@@ -44,7 +44,7 @@ def save_figure(figure: ReportFigure, path: Path) -> Path:
 
 
 def save_canvas(canvas: Figure, place: Path | BinaryIO, format: str | None = None) -> None:
-    """Save a drawn figure into a file, whose ending selects the format, or into a stream, by default as PNG."""
+    """Save a drawn figure into a file, whose ending selects the format, or into a stream, else as PNG."""
     from matplotlib import rc_context
 
     # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.

@@ -190,7 +190,7 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
         [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
         assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
     [missing] = judge_claims(told, clear)
-    named = "not testable at this scale (plain is weak: strong against plain, Dir(1) not run)"
+    named = "not testable at this scale (its control is not run)"
     without = named if must_hold else UNCONTROLLED
     assert missing.describe() == without
 
@@ -368,6 +368,23 @@ def test_all_claims_in_short_count_the_verdicts(table: Table) -> None:
     text = render_claims({"kdia": verdicts})
     counts = "**held** in 1 of 2 (1 by Holm); **no difference to tell** in 1 of 2"
     assert f"| [KDIA](kdia.md#card) | Strong is better. | this project | {counts} | plain | +0.00" in text
+
+
+def test_claims_of_tables_without_runs_are_in_the_short_table(table: Table, tmp_path: Path) -> None:
+    """But for the pages of papers of which nothing has run."""
+    told = with_claims(table, BETTER)
+    other = told.model_copy(update={"name": "other", "page": "fedcl"})
+    for each in (told, other):
+        for run in plant(each, [0.10, 0.11, 0.12]).values():
+            Journal(tmp_path, each.name).append(run)
+    idle = with_claims(table, {**BETTER, "id": "idle", "sentence": "Nobody knows."})
+    idle = idle.model_copy(update={"name": "idle"})
+    far = idle.model_copy(update={"name": "far", "page": "ace-pfl"})
+    write_report([told, other, idle, far], tmp_path, tmp_path)
+    short = (tmp_path / "README.md").read_text("utf-8")
+    assert short.count("Nobody knows.") == 1
+    assert "| [KDIA](kdia.md#card) | Nobody knows. | this project | **not run** | plain |" in short
+    assert "Nobody knows" not in (tmp_path / "kdia.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["kdia-cifar10", "layers-fmnist"])
