@@ -40,6 +40,7 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
         The files.
     """
     by_page: dict[str, list[tuple[Table, Runs]]] = {}
+    tables = list(tables)
     for table in tables:
         entries = Journal(journals, table.name).read()
         if entries and is_searched(table, journals):
