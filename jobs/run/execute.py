@@ -106,6 +106,7 @@ def execute(
     stop_file: str | None = None,
     chaos: Chaos = NO_CHAOS,
     listener: RunListener | None = None,
+    without_ray: bool = False,
 ) -> RunResult:
     """Run a spec, and wait for its end: in this process if the run is short, else on Ray.
 
@@ -121,6 +122,7 @@ def execute(
             needs `checkpoints`.
         chaos: faults to inject for a test.
         listener: hears each status, attempt and round, rounds of a loaded checkpoint included.
+        without_ray: run in this process however long it is.
 
     Returns:
         The record of every round, and the final model.
@@ -140,7 +142,8 @@ def execute(
     if policy is not None and not (resume or overwrite):
         _refuse_to_overwrite(policy.url)
     run = RunWithRestarts(experiment, spec, policy, ListLedger(result.records), run_listener, chaos=chaos)
-    if settings.ray_address is None and chaos == NO_CHAOS and is_short(spec, settings):
+    is_alone = settings.ray_address is None and chaos == NO_CHAOS and is_short(spec, settings)
+    if without_ray or is_alone:
         result.model = run.run_in_this_process()
         return result
     from jobs.run.ray_connection import connect_to_ray

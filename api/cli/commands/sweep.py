@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, SetOption, UrlOption
+from api.cli.commands.options import Format, FormatOption, SetOption, UrlOption, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from api.sdk.sweeps import Cell, News, SweepView
+    from jobs.store.records import Job
+
+
+class SweepPlace(StrEnum):
+    """Where the runs of a sweep are made."""
+
+    SERVICE = "service"
+    POOL = "pool"
+    RAY = "ray"
 
 
 def sweep(
@@ -27,13 +38,23 @@ def sweep(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume jobs that failed or were cancelled.")
     ] = False,
+    on: Annotated[
+        SweepPlace,
+        typer.Option("--on", help="service: jobs; pool: processes on this machine; ray: one by one."),
+    ] = SweepPlace.SERVICE,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Runs at the same time (pool).")] = 2,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the runs of pool and ray.")
+    ] = Path("swept"),
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Submit a grid of specs and seeds as one group of jobs, and print a table at the end.
+    """Run a grid of specs and seeds, by default as one group of jobs, and print a table at the end.
 
-    Run again: submits only the missing runs.
+    Run again: makes only the missing runs.
     """
+    if on is not SweepPlace.SERVICE:
+        _run_here(file, sets or (), on, processes, out, format, wait=wait)
     from api.cli.commands.connection import connect
     from api.cli.display import print_json, print_message, print_table, show_waiting
     from jobs.spec.sweep import read_sweep
@@ -61,6 +82,52 @@ def sweep(
     if handle.succeeded and len(handle.cells()) > 1:
         print_message(f"`fedsim compare {shlex.quote(grid.name)}` compares the cells, seed by seed")
     raise typer.Exit(0 if done else 1)
+
+
+def _run_here(
+    file: str,
+    sets: Sequence[str],
+    place: SweepPlace,
+    processes: int,
+    out: Path,
+    format: Format,
+    *,
+    wait: bool,
+) -> None:
+    """Make the runs on this machine, print their table, and end the command.
+
+    Raises:
+        SettingsError: with `--no-wait`, which is for jobs.
+    """
+    from api.cli.display import print_json, print_message, print_table
+    from api.cli.local_sweep import run_sweep
+    from api.sdk.sweeps import SweepView
+    from fedsim.errors import SettingsError
+    from jobs.settings import Settings
+    from jobs.spec.sweep import make_label_key, members, read_sweep
+
+    if not wait:
+        raise SettingsError(f"--no-wait with --on {place}", "leave it out: only a service works on alone")
+    grid = read_sweep(file, sets)
+    folder = make_folder(out / make_label_key(grid.name))
+    settings = Settings.from_env().add_local_folders(file)
+    view = SweepView(grid, members(grid))
+    at_a_time = processes if place is SweepPlace.POOL else None
+    try:
+        for member, ended in run_sweep(view.members, folder, settings, at_a_time):
+            view.found[member.spec_hash] = cast("Job", ended)
+            failed = f" failed: {ended.message}" if ended.message else ""
+            print_message(f"{grid.name}: {len(view.found)} of {len(view.members)} runs; {member.run}{failed}")
+    except KeyboardInterrupt:
+        print_message(f"stopped; {folder} has the runs; the same command goes on")
+        raise
+    if format is Format.JSON:
+        print_json(view.document())
+    else:
+        print_table(_table(view))
+    if view.succeeded and len(view.cells()) > 1:
+        print_message(f"`fedsim compare {shlex.quote(str(folder))}/*` compares the cells, seed by seed")
+    raise typer.Exit(0 if view.succeeded else 1)
 
 
 def _make_slow_progress(show: Callable[[str], None]) -> News:
