@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.cli.run_folder import RunFolder, make_run_document, write_run_files
-from api.reports.run_files import PERSONAL, ROUNDS
+from api.reports.run_files import PERSONAL, RESULT, ROUNDS
 from jobs.run.listener import RunListener
 from jobs.spec.sweep import Member
 from jobs.store.states import JobState
@@ -100,8 +100,10 @@ def run_sweep(
     places = {member.spec_hash: folder / name_folder(member) for member in members}
     missing = list[Member]()
     for member in members:
-        if found := _read_finished(member, places[member.spec_hash]):
-            yield member, found
+        path = places[member.spec_hash]
+        # Written at the end: a stop rule may end a run early, and one without checkpoints leaves no progress.
+        if (path / RESULT).exists():
+            yield member, _read_ended(path, "")
         else:
             missing.append(member)
     if processes is None:
@@ -129,14 +131,6 @@ def name_folder(member: Member) -> str:
     """
     words = "-".join([*member.run.cell, f"seed-{member.run.seed}"])
     return f"{re.sub(r'[^A-Za-z0-9._=-]+', '-', words).strip('-.')[:80]}-{member.spec_hash[:6]}"
-
-
-def _read_finished(member: Member, path: Path) -> LocalRun | None:
-    """Return the run of a folder if it has ended; None if it has not, or there is none."""
-    is_finished = (
-        path.is_dir() and RunFolder(path, member.spec, resume=True, overwrite=False).describe_finished()
-    )
-    return _read_ended(path, "") if is_finished else None
 
 
 def _read_ended(path: Path, fault: str) -> LocalRun:

@@ -14,7 +14,7 @@ from tests.api.service import Fedsim
 
 FILE = """
 base: demo
-set: {rounds: 2, data.limit: 300, clients.total: 10}
+set: {rounds: 2, data.limit: 300, clients.total: 10, checkpoint.every: 1}
 axes:
   local.lr: [0.05, 0.1]
 seeds: [1, 2]
