@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.cli.run_folder import RunFolder, make_run_document, write_run_files
 from api.reports.run_files import PERSONAL, RESULT, ROUNDS
+from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 from jobs.spec.sweep import Member
 from jobs.store.states import JobState
@@ -77,7 +81,7 @@ class _Runner:
                 without_ray=self.without_ray,
             )
             write_run_files(path, make_run_document(result), result, resumed=True)
-        except Exception as error:  # one broken run must not end the sweep
+        except (Exception, SystemExit) as error:  # one broken run must not end the sweep
             return f"{type(error).__name__}: {error}"
         return ""
 
@@ -101,40 +105,91 @@ def run_sweep(
     missing = list[Member]()
     for member in members:
         path = places[member.spec_hash]
-        # Written at the end: a stop rule may end a run early, and one without checkpoints leaves no progress.
+        # Written last: a stop rule may end a run early, and one without checkpoints leaves no progress.
         if (path / RESULT).exists():
             yield member, _read_ended(path, "")
         else:
             missing.append(member)
     if processes is None:
         runner = _Runner(settings, without_ray=False)
-        for member in missing:
-            path = places[member.spec_hash]
-            yield member, _read_ended(path, runner((member.spec, path)))
+        with _open_ray(missing, settings):
+            for member in missing:
+                path = places[member.spec_hash]
+                yield member, _read_ended(path, runner((member.spec, path)))
         return
-    from jobs.run.without_ray.processes import open_processes
+    from jobs.run.without_ray.processes import open_processes, read_result
 
     with open_processes(min(processes, len(missing) or 1), _Runner, (settings, True)) as submit:
         futures = {submit((member.spec, places[member.spec_hash])): member for member in missing}
         for future in as_completed(futures):
-            member = futures[future]
-            yield member, _read_ended(places[member.spec_hash], future.result())
+            member = futures.pop(future)
+            yield member, _read_ended(places[member.spec_hash], read_result(future))
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep a second sweep out of a folder: both would write the same runs.
+
+    Raises:
+        SettingsError: another process works in it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(f"another sweep works in {folder}", "wait for it, or give --out") from None
+        yield
+
+
+def require_no_gpus(members: Sequence[Member]) -> None:
+    """Refuse specs that ask for GPUs: the processes of a pool train on CPUs.
+
+    Raises:
+        SettingsError: a spec does.
+    """
+    for member in members:
+        resources = member.spec.resources
+        if resources.gpus_per_worker or resources.server_gpus:
+            message = f"--on pool trains on CPUs, and a run asks for a GPU ({member.run})"
+            raise SettingsError(message, "--on ray, or set resources.gpus_per_worker and server_gpus to 0")
+
+
+def _open_ray(members: Sequence[Member], settings: Settings) -> AbstractContextManager[object]:
+    """Start Ray once for all runs that need it; short runs need none."""
+    from jobs.spec.run_size import is_short
+
+    if settings.ray_address is None and all(is_short(member.spec, settings) for member in members):
+        return nullcontext()
+    from jobs.run.ray_connection import connect_to_ray
+
+    return connect_to_ray(settings)
 
 
 def name_folder(member: Member) -> str:
-    """Name the folder of a run by its cell and seed; the hash tells a run of a changed sweep from it.
+    """Name the folder of a run by its cell and seed, and by a hash of the spec with the stack size.
 
     >>> from jobs.spec.sweep import members, read_sweep
     >>> sweep = read_sweep({"base": "demo", "axes": {"local.lr": [0.1]}, "seeds": [1]})
     >>> name_folder(members(sweep)[0]).rpartition("-")[0]
     '0.1-seed-1'
     """
-    words = "-".join([*member.run.cell, f"seed-{member.run.seed}"])
-    return f"{re.sub(r'[^A-Za-z0-9._=-]+', '-', words).strip('-.')[:80]}-{member.spec_hash[:6]}"
+    # The stack size decides the last bits of a result, and so whether a checkpoint may go on.
+    spec = f"{member.spec_hash} {member.spec.resources.stack}"
+    mark = hashlib.sha256(spec.encode()).hexdigest()[:16]
+    return "-".join(filter(None, [make_slug("-".join(member.run.cell)), f"seed-{member.run.seed}", mark]))
+
+
+def make_slug(text: str) -> str:
+    """Turn a text into a part of a folder's name.
+
+    >>> make_slug("Dir(0.1), a/../b")
+    'Dir-0.1-a-..-b'
+    """
+    return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.")[:60]
 
 
 def _read_ended(path: Path, fault: str) -> LocalRun:
     if fault:
         return LocalRun(str(path), JobState.FAILED, {}, fault)
-    last = (path / ROUNDS).read_text("utf-8").splitlines()[-1]
+    last = (path / ROUNDS).read_text("utf-8").rstrip("\n").split("\n")[-1]
     return LocalRun(str(path), JobState.SUCCEEDED, json.loads(last)["metrics"])

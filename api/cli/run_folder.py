@@ -184,8 +184,14 @@ def write_run_files(
     elif not resumed:
         (folder / PERSONAL).unlink(missing_ok=True)  # of an earlier run with other clients
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [*files, *_write_models(folder, result)]
+        if name != RESULT:
+            (folder / name).write_text(text, encoding="utf-8")
+    models = _write_models(folder, result)
+    # Last, and whole: a folder with a result has all files.
+    draft = folder / f".{RESULT}"
+    draft.write_text(files[RESULT], encoding="utf-8")
+    draft.replace(folder / RESULT)
+    return [*files, *models]
 
 
 def _write_models(folder: Path, result: RunResult) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 from api.reports.class_map import ClassMapDrawing, save_class_map
@@ -12,6 +13,8 @@ from api.reports.figures import COLOURS, DPI, HEIGHT, MOST_POINTS, PASSING_HEIGH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_SAVING = Lock()
 
 SHORT_NAME = 24
 """Letters of a curve name; two names of this length fit into one line of the legend."""
@@ -47,8 +50,9 @@ def save_canvas(canvas: Figure, place: Path | BinaryIO, format: str | None = Non
     """Save a drawn figure into a file, whose ending selects the format, or into a stream, else as PNG."""
     from matplotlib import rc_context
 
-    # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text.
-    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
+    # Publishers refuse PDF files with fonts of type 3; text in an SVG stays text. All threads share
+    # these settings.
+    with _SAVING, rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
         canvas.savefig(place, dpi=DPI, format=format)
 
 

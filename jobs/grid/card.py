@@ -160,7 +160,8 @@ def render_claims(judged: Mapping[str, Sequence[Verdict]]) -> str:
 
 def _name_baselines(verdicts: Sequence[Verdict]) -> str:
     """Write what the cells of a claim are compared with, e.g. `FedAvg` or `Dir(10); Dir(1)`."""
-    named = (", ".join(each.claim.baseline.values()) for each in verdicts)
+    told = [each for each in verdicts if each.outcome is not Outcome.NOT_RUN] or verdicts
+    named = (", ".join(each.claim.baseline.values()) for each in told)
     return "; ".join(dict.fromkeys(filter(None, named)))
 
 

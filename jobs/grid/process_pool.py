@@ -10,7 +10,7 @@ from jobs.grid.one_run import find_code_version, make_run
 from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.run.without_ray.populations import Populations
-from jobs.run.without_ray.processes import open_processes
+from jobs.run.without_ray.processes import open_processes, read_result
 from jobs.settings import Settings
 from jobs.spec.sweep import Member
 
@@ -47,4 +47,4 @@ def run_in_processes(
     with open_processes(processes, _Runner, (table, settings, find_code_version(), device)) as submit:
         futures = {submit(member): member for member in missing}
         for future in as_completed(futures):
-            yield EndedRun(futures[future], future.result())
+            yield EndedRun(futures[future], read_result(future))

@@ -243,7 +243,7 @@ class Table(BaseModel):
         is_file = self.preset.endswith(FILES)
         text = Path(self.preset).read_text("utf-8") if is_file else preset_text(self.preset)
         # The service judges claims by these labels; it does not know a table of one's own.
-        own = self.name not in list_tables() or self.words.split(" ")[0].endswith(FILES)
+        own = self.name not in list_tables() or self.words.split(" --")[0] not in ("", self.name)
         labels = {} if own else {TABLE: self.name, PRESET: self.preset}
         return Sweep(
             name=self.name,

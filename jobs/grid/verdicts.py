@@ -215,7 +215,7 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
         if control.only_held and verdict.outcome is Outcome.REVERSED:
             continue
         other = _compare(claim, control, table, found, cell)
-        if control.must_hold and other.outcome is Outcome.NOT_RUN:
+        if control.must_hold and other.outcome is Outcome.NOT_RUN and not other.diverged:
             return replace(verdict, outcome=Outcome.UNTESTABLE, reason="its control is not run")
         harmless = {Outcome.HELD} if control.must_hold else {*Outcome} - {Outcome.REVERSED}
         if other.outcome not in harmless:

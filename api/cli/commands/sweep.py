@@ -54,7 +54,9 @@ def sweep(
     Run again: makes only the missing runs.
     """
     if on is not SweepPlace.SERVICE:
-        _run_here(file, sets or (), on, processes, out, format, wait=wait)
+        given = {"--no-wait": not wait, "--resume": resume}
+        _refuse_options(on, [name for name, is_given in given.items() if is_given])
+        _run_here(file, sets or (), on, processes, out, format)
     from api.cli.commands.connection import connect
     from api.cli.display import print_json, print_message, print_table, show_waiting
     from jobs.spec.sweep import read_sweep
@@ -84,40 +86,39 @@ def sweep(
     raise typer.Exit(0 if done else 1)
 
 
-def _run_here(
-    file: str,
-    sets: Sequence[str],
-    place: SweepPlace,
-    processes: int,
-    out: Path,
-    format: Format,
-    *,
-    wait: bool,
-) -> None:
-    """Make the runs on this machine, print their table, and end the command.
-
-    Raises:
-        SettingsError: with `--no-wait`, which is for jobs.
-    """
-    from api.cli.display import print_json, print_message, print_table
-    from api.cli.local_sweep import run_sweep
-    from api.sdk.sweeps import SweepView
+def _refuse_options(place: SweepPlace, names: list[str]) -> None:
     from fedsim.errors import SettingsError
-    from jobs.settings import Settings
-    from jobs.spec.sweep import make_label_key, members, read_sweep
 
-    if not wait:
-        raise SettingsError(f"--no-wait with --on {place}", "leave it out: only a service works on alone")
+    if names:
+        raise SettingsError(
+            f"{', '.join(names)} with --on {place}", "leave it out: it is for jobs of a service"
+        )
+
+
+def _run_here(
+    file: str, sets: Sequence[str], place: SweepPlace, processes: int, out: Path, format: Format
+) -> None:
+    """Make the runs on this machine, print their table, and end the command."""
+    from api.cli.display import print_json, print_message, print_table
+    from api.cli.local_sweep import lock_folder, make_slug, require_no_gpus, run_sweep
+    from api.sdk.sweeps import SweepView
+    from jobs.settings import Settings
+    from jobs.spec.sweep import members, read_sweep
+
     grid = read_sweep(file, sets)
-    folder = make_folder(out / make_label_key(grid.name))
-    settings = Settings.from_env().add_local_folders(file)
     view = SweepView(grid, members(grid))
+    if place is SweepPlace.POOL:
+        require_no_gpus(view.members)
+    folder = make_folder(out / (make_slug(grid.name) or "sweep"))
+    settings = Settings.from_env().add_local_folders(file)
     at_a_time = processes if place is SweepPlace.POOL else None
     try:
-        for member, ended in run_sweep(view.members, folder, settings, at_a_time):
-            view.found[member.spec_hash] = cast("Job", ended)
-            failed = f" failed: {ended.message}" if ended.message else ""
-            print_message(f"{grid.name}: {len(view.found)} of {len(view.members)} runs; {member.run}{failed}")
+        with lock_folder(folder):
+            for member, ended in run_sweep(view.members, folder, settings, at_a_time):
+                view.found[member.spec_hash] = cast("Job", ended)
+                failed = f" failed: {ended.message}" if ended.message else ""
+                count = f"{len(view.found)} of {len(view.members)} runs"
+                print_message(f"{grid.name}: {count}; {member.run}{failed}")
     except KeyboardInterrupt:
         print_message(f"stopped; {folder} has the runs; the same command goes on")
         raise
@@ -125,6 +126,8 @@ def _run_here(
         print_json(view.document())
     else:
         print_table(_table(view))
+    for line in _describe_missing_metric(view):
+        print_message(line)
     if view.succeeded and len(view.cells()) > 1:
         print_message(f"`fedsim compare {shlex.quote(str(folder))}/*` compares the cells, seed by seed")
     raise typer.Exit(0 if view.succeeded else 1)

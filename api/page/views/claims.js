@@ -15,8 +15,8 @@ export function findTable(jobs) {
 // `judged` is the answer of the service.
 export function claimsCard(judged) {
   const { title, finished, runs, claims, command } = judged;
-  const words = `${title}: ${finished} of ${countOf(runs, "run")}. Each difference is paired by seed. Held: its interval excludes 0 in the `
-    + "claimed direction; reversed: in the other one.";
+  const words = `${title}: ${finished} of ${countOf(runs, "run")}. Each difference is paired by seed. Held: its interval lies on the claim's `
+    + "side of 0, or of the claim's own margin; reversed: on the other side.";
   const rows = claims.map((claim, index) => {
     const isFirst = index === 0 || claims[index - 1].claim !== claim.claim;
     const paper = [claim.place, claim.paper].filter(Boolean).join("; ");

@@ -33,7 +33,7 @@ export function open(root, { query, signal }) {
 // The service computes every figure (`GET /comparison`); the view asks again when a job has new rounds or another state.
 class Comparison {
   constructor(root, query, signal) {
-    Object.assign(this, { root, signal, jobs: new Map(), gone: new Set(), turns: 0, due: [], found: null, seen: "", asks: 0 });
+    Object.assign(this, { root, signal, jobs: new Map(), gone: new Set(), turns: 0, due: [], found: null, seen: "", asks: 0, judgedFor: "" });
     this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
     this.chosen = query.get("metric"); // by the reader; null for the default metric
     this.along = AXES[query.get("along")] ? query.get("along") : "rounds";
@@ -132,6 +132,7 @@ class Comparison {
     const answers = await Promise.allSettled(this.due.map((id) => this.fetch(id)));
     if (this.signal.aborted) return;
     await this.compare(true);
+    if (!this.signal.aborted) await this.judge();
     const refused = answers.find(({ status }) => status === "rejected");
     if (refused) throw refused.reason;
   }
@@ -155,7 +156,6 @@ class Comparison {
       const found = question ? await withToken(() => get(question, { signal: this.signal })) : null;
       if (ask !== this.asks) return; // an answer to an older question
       Object.assign(this, { found, seen });
-      await this.judge();
     } catch (error) {
       if (ask !== this.asks) return;
       if (isTemporary(error) || error.status === 401) throw error;
@@ -163,6 +163,7 @@ class Comparison {
       if (!fault) {
         // The same question would be refused again: it is asked only when a job or a setting changes.
         Object.assign(this, { found: null, seen });
+        show(this.claims, false);
         this.draw();
         setText(this.note, describeError(error));
         show(this.note, true);
@@ -176,18 +177,26 @@ class Comparison {
     this.draw();
   }
 
-  // Jobs that are runs of a result table have claims: of all jobs of that table, not of the chosen ones alone.
+  // Jobs that are runs of a result table have claims: of all jobs of that table, not of the chosen ones alone. The service is asked
+  // when other jobs are chosen or one of them succeeds.
   async judge() {
-    const labels = findTable(this.ids.filter((id) => this.jobs.has(id)).map((id) => this.jobs.get(id)));
-    let judged = null;
+    const jobs = this.ids.filter((id) => this.jobs.has(id)).map((id) => this.jobs.get(id));
+    const labels = findTable(jobs);
+    const due = labels ? `${labels}\n${jobs.filter(({ state }) => state === "SUCCEEDED").map(({ id }) => id)}` : "";
+    if (due === this.judgedFor) return;
+    this.judgedFor = due;
+    show(this.claims, false);
+    if (!labels) return;
     try {
-      if (labels) judged = await get(`/claims?${new URLSearchParams(labels.map((label) => ["label", label]))}`, { signal: this.signal });
+      const judged = await withToken(() => get(`/claims?${new URLSearchParams(labels.map((label) => ["label", label]))}`, { signal: this.signal }));
+      if (due !== this.judgedFor || !judged.claims.length) return;
+      replaceIfChanged(this.judged, claimsCard(judged));
     } catch (error) {
-      if (isTemporary(error) || error.status === 401 || this.signal.aborted) throw error;
-      notice(`The claims of the paper cannot be judged: ${describeError(error)}`, true);
+      if (due !== this.judgedFor || this.signal.aborted) return;
+      if (isTemporary(error)) this.judgedFor = null; // the next turn asks again
+      replaceIfChanged(this.judged, element("p", { class: "message" }, `The claims cannot be judged: ${describeError(error)}`));
     }
-    show(this.claims, Boolean(judged?.claims.length));
-    if (judged) replaceIfChanged(this.judged, claimsCard(judged));
+    show(this.claims, true);
   }
 
   draw() {

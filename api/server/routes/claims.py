@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,15 +15,14 @@ from api.server.routes.curves import Id
 from api.server.routes.jobs import Label
 from api.server.slow_lookups import Interest
 from api.server.stored_rounds import check_record_bytes, read_all_rounds
-from fedsim.errors import FedsimError, FieldError, RequestError
-from jobs.grid.finished import Cell
+from fedsim.errors import FedsimError, FieldError, RequestError, SettingsError, SpecError
+from jobs.grid.finished import Cell, Found
 from jobs.grid.journal import Entry
 from jobs.grid.one_run import make_entry
 from jobs.grid.table import PRESET, TABLE, Table, list_tables, load_table
 from jobs.grid.verdicts import Verdict, judge_cells
-from jobs.spec.grid import GridRun
+from jobs.spec import parse_spec
 from jobs.spec.submission import MAX_LABELS
-from jobs.spec.sweep import make_label_key
 from jobs.store.job_store import JobStore
 from jobs.store.records import FrozenRecord, Job
 from jobs.store.states import JobState
@@ -76,11 +76,15 @@ async def judge_jobs(
 
     def judge(interest: Interest) -> Response:
         store, ids, labels = service.store, job or [], label or []
-        jobs = find_jobs(store, ids, labels)
         asked = ("label", labels) if labels else ("job", ids)
-        table = _find_table(jobs, *asked)
-        check_record_bytes(store, jobs, *asked, "give the jobs of fewer seeds", interest)
-        return Response(_judge(table, jobs, store, interest).model_dump_json(), media_type="application/json")
+        runs = find_jobs(store, ids, labels)
+        table = _find_table(runs, *asked)
+        ended = sorted(
+            (each for each in runs if each.state is JobState.SUCCEEDED), key=lambda each: each.created_at
+        )
+        check_record_bytes(store, ended, *asked, "give the jobs of fewer seeds", interest)
+        found = _judge(table, _read_runs(table, ended, store, interest))
+        return Response(found.model_dump_json(), media_type="application/json")
 
     return await service.round_lookups.run_while_wanted(request.is_disconnected, judge)
 
@@ -92,24 +96,26 @@ def _find_table(jobs: list[Job], field: str, value: list[str]) -> Table:
         RequestError: they are no runs of one built-in table, at one scale.
     """
     names, scales = ({job.labels.get(key, "") for job in jobs} for key in (TABLE, PRESET))
-    if len(names) > 1 or not names <= {*list_tables()} or not all(map(_find_seed, jobs)):
+    if len(names) > 1 or not names <= {*list_tables()}:
         raise RequestError([FieldError(field, value, "the jobs are no runs of one built-in table", HINT)])
     if len(scales) > 1:
         found = ", ".join(sorted(scales))
         raise RequestError([FieldError(field, value, f"the jobs have several scales: {found}", HINT)])
-    table = load_table(names.pop())
-    scaled = table if scales == {table.preset} else table.at_scale(scales.pop())
-    return scaled.model_copy(update={"seeds": tuple(sorted({int(_find_seed(job)) for job in jobs}))})
+    table, scale = load_table(names.pop()), scales.pop()
+    try:
+        scaled = table if scale == table.preset else table.at_scale(scale)
+    except SettingsError as error:
+        raise RequestError([FieldError(field, value, str(error), HINT)]) from None
+    seeds = {int(seed) for job in jobs if (seed := job.labels.get("seed", "")).isdecimal()}
+    if seeds == {*scaled.seeds}:
+        return scaled
+    chosen = scaled.with_seeds(len(seeds))
+    if seeds == {*chosen.seeds}:
+        return chosen
+    return scaled.model_copy(update={"seeds": tuple(sorted(seeds))})
 
 
-def _find_seed(job: Job) -> str:
-    """Return the seed by the label of the job; "" if it has no number there."""
-    seed = job.labels.get("seed", "")
-    return seed if seed.isdecimal() else ""
-
-
-def _judge(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -> JudgedTable:
-    finished = _read_runs(table, jobs, store, interest)
+def _judge(table: Table, finished: Found) -> JudgedTable:
     return JudgedTable(
         table=table.name,
         title=table.title,
@@ -121,25 +127,25 @@ def _judge(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -
     )
 
 
-def _read_runs(
-    table: Table, jobs: list[Job], store: JobStore, interest: Interest
-) -> dict[Cell, dict[int, Entry]]:
-    """Read the finished runs by cell and seed; of two jobs of one run the later one counts."""
+def _read_runs(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -> Found:
+    """Read the jobs whose specs are those of the table, by cell and seed; of two the later one counts."""
     found: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
+    sweep, members = table.sweep, {member.spec_hash: member for member in table.runs()}
     for job in jobs:
-        labels = {axis: job.labels.get(make_label_key(axis), "") for axis in table.axes}
-        if job.state is JobState.SUCCEEDED and tuple(labels.values()) in found:
-            run = GridRun(labels=labels, seed=int(_find_seed(job)), items=())
-            try:
-                entry = make_entry(run, job.id, table, list(read_all_rounds(store, job.id, 0, interest)))
-            except FedsimError:
-                continue  # it was never scored by the metric of the table
-            found[run.cell][run.seed] = entry
+        try:
+            mark = sweep.hash_spec(parse_spec(job.spec))
+        except SpecError:
+            continue  # a spec of another version
+        if (member := members.get(mark)) is None:
+            continue  # such as a clone with another rate, which has the labels of the run
+        records = list(read_all_rounds(store, job.id, 0, interest))
+        with suppress(FedsimError):  # it was never scored by the metric of the table
+            found[member.run.cell][member.run.seed] = make_entry(member.run, mark, table, records)
     return found
 
 
 def _describe(verdict: Verdict) -> JudgedClaim:
-    brief = verdict.describe_briefly().removeprefix(verdict.outcome).strip()
+    remark = verdict.describe().removeprefix(verdict.outcome).strip()
     return JudgedClaim(
         claim=verdict.claim.id,
         sentence=verdict.claim.sentence,
@@ -147,7 +153,7 @@ def _describe(verdict: Verdict) -> JudgedClaim:
         paper=verdict.claim.figure,
         cells=verdict.describe_cell(),
         verdict=str(verdict.outcome),
-        remark=brief.removeprefix("(").removesuffix(")"),
+        remark=remark.removeprefix("(").removesuffix(")"),
         figures=verdict.format_figures(),
         difference=verdict.format_difference(),
         p=verdict.format_p(),

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
@@ -66,6 +67,14 @@ def open_processes(
             for process in set(active_children()) - others:
                 process.terminate()
             raise
+
+
+def read_result(future: Future[Any]) -> Any:
+    """Return the result of a piece of work; a text that says so if its process was killed."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return "a process was killed, perhaps for want of memory: give fewer --processes"
 
 
 @contextmanager

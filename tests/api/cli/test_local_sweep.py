@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api.cli.local_sweep import lock_folder
 from jobs.run.execute import execute
 from jobs.settings import Settings
 from jobs.spec.sweep import members, read_sweep
@@ -71,7 +72,22 @@ def test_a_broken_run_ends_no_other_and_is_named(fedsim: Fedsim, file: Path, tmp
     assert "1 of 1" in done.out
 
 
-def test_only_a_service_works_on_alone(fedsim: Fedsim, file: Path) -> None:
-    done = fedsim("sweep", str(file), "--on", "pool", "--no-wait")
+@pytest.mark.parametrize("option", ["--no-wait", "--resume"])
+def test_options_of_jobs_are_refused(fedsim: Fedsim, file: Path, option: str) -> None:
+    done = fedsim("sweep", str(file), "--on", "pool", option)
     assert done.code == 2
-    assert "only a service works on alone" in done.err
+    assert f"{option} with --on pool" in done.err
+
+
+def test_a_pool_refuses_gpus_and_a_folder_that_another_sweep_has(
+    fedsim: Fedsim, file: Path, tmp_path: Path
+) -> None:
+    words = ("sweep", str(file), "--on", "pool", "--out", str(tmp_path))
+    done = fedsim(*words, "--set", "resources.gpus_per_worker=0.5")
+    assert done.code == 2
+    assert "--on pool trains on CPUs, and a run asks for a GPU" in done.err
+    (tmp_path / "rates").mkdir()
+    with lock_folder(tmp_path / "rates"):
+        done = fedsim(*words)
+    assert done.code == 2
+    assert "another sweep works in" in done.err

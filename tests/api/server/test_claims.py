@@ -60,6 +60,24 @@ def test_other_jobs_have_no_claims(http: httpx.Client, service: RunningService) 
     assert "label=table=NAME" in said["hint"]
 
 
+def test_a_scale_that_is_no_preset_is_named(http: httpx.Client, service: RunningService) -> None:
+    labels = {"table": "demo-claim", "preset": "gone", "seed": "1"}
+    service.store.create(parse_spec({"algorithm": "fedavg"}), labels=labels)
+    said = problem(http.get(ROUTE, params={"label": "preset=gone"}), 422, "BAD_REQUEST")["errors"][0]
+    assert "has no preset 'gone'" in said["message"]
+
+
+def test_a_clone_with_the_labels_of_a_run_is_not_the_run(http: httpx.Client, service: RunningService) -> None:
+    labels = {"table": "demo-claim", "preset": "demo", "method": "20 rounds", "seed": "1"}
+    job = service.store.create(parse_spec({"algorithm": "fedavg", "seed": 1}), labels=labels)[0]
+    service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.add_round(job.id, a_round(1, global_accuracy=0.5))
+    service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+    found = http.get(ROUTE, params={"job": job.id}).json()
+    assert (found["finished"], found["runs"]) == (0, 4)
+
+
 def test_jobs_of_two_scales_are_not_mixed(http: httpx.Client, service: RunningService) -> None:
     spec = parse_spec({"algorithm": "fedavg"})
     for preset in ("kdia-cifar10", "kdia-cifar10-small"):
