@@ -8,7 +8,7 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
-from jobs.run.without_ray.processes import open_processes
+from jobs.run.without_ray.processes import open_processes, read_result
 
 
 def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +30,8 @@ def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     mine.join()
     assert mine.exitcode == 0
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_a_killed_worker_is_the_fault_of_its_piece_of_work() -> None:
+    with open_processes(1, partial, (os._exit,)) as submit:
+        assert "perhaps for want of memory" in read_result(submit(1))
