@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
-from api.server.routes.comparison import MOST_JOBS, find_jobs
-from api.server.routes.curves import Id
-from api.server.routes.jobs import Label
+from api.server.routes.comparison import JobIds, JobLabels, find_jobs
 from api.server.slow_lookups import Interest
 from api.server.stored_rounds import check_record_bytes, read_all_rounds
 from fedsim.errors import FedsimError, FieldError, RequestError, SettingsError, SpecError
@@ -22,7 +19,6 @@ from jobs.grid.one_run import make_entry
 from jobs.grid.table import PRESET, TABLE, Table, list_tables, load_table
 from jobs.grid.verdicts import Verdict, judge_cells
 from jobs.spec import parse_spec
-from jobs.spec.submission import MAX_LABELS
 from jobs.store.job_store import JobStore
 from jobs.store.records import FrozenRecord, Job
 from jobs.store.states import JobState
@@ -63,14 +59,8 @@ class JudgedTable(FrozenRecord):
 async def judge_jobs(
     request: Request,
     service: ServiceOf,
-    job: Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")] = None,
-    label: Annotated[
-        list[Label] | None,
-        Query(
-            max_length=MAX_LABELS,
-            description="Also all jobs with all of these labels: `name` or `name=value`.",
-        ),
-    ] = None,
+    job: JobIds = None,
+    label: JobLabels = None,
 ) -> Response:
     """Judge the claims of a result table by jobs that `fedsim reproduce TABLE --on service` has made."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import FiniteFloat
@@ -27,6 +27,14 @@ from jobs.store.records import Job, RoundRecord
 router = APIRouter(tags=["jobs"])
 
 MOST_JOBS = 500
+
+JobIds: TypeAlias = Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")]
+JobLabels: TypeAlias = Annotated[
+    list[Label] | None,
+    Query(
+        max_length=MAX_LABELS, description="Also all jobs with all of these labels: `name` or `name=value`."
+    ),
+]
 
 TABLE_TYPES = {
     "text/csv": PaperFormat.CSV,
@@ -53,14 +61,8 @@ AS_FILE: dict[int | str, dict[str, Any]] = {
 async def compare_jobs(
     request: Request,
     service: ServiceOf,
-    job: Annotated[list[Id] | None, Query(max_length=MOST_JOBS, description="Ids of jobs.")] = None,
-    label: Annotated[
-        list[Label] | None,
-        Query(
-            max_length=MAX_LABELS,
-            description="Also all jobs with all of these labels: `name` or `name=value`.",
-        ),
-    ] = None,
+    job: JobIds = None,
+    label: JobLabels = None,
     metric: Annotated[
         Metric | None, Query(description="A metric of the round records. Default: the main metric.")
     ] = None,
