@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.cli.run_folder import RunFolder, make_run_document, write_run_files
 from api.reports.run_files import PERSONAL, RESULT, ROUNDS
 from fedsim.errors import SettingsError
+from jobs.file_locks import lock_file
 from jobs.run.listener import RunListener
 from jobs.spec.sweep import Member
 from jobs.store.states import JobState
@@ -133,11 +133,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises:
         SettingsError: another process works in it.
     """
-    with (folder / ".lock").open("w") as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            raise SettingsError(f"another sweep works in {folder}", "wait for it, or give --out") from None
+    with lock_file(folder / ".lock") as is_free:
+        if not is_free:
+            raise SettingsError(f"another sweep works in {folder}", "wait for it, or give --out")
         yield
 
 

@@ -46,6 +46,6 @@ def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSi
     if job.state is not JobState.SUCCEEDED:
         return EndedRun(member, f"job {job.id} {job.state}: {job.message or ''}")
     try:
-        return EndedRun(member, make_entry(member.run, member.spec_hash, table, client.job(job.id).rounds()))
+        return EndedRun(member, make_entry(member, table, client.job(job.id).rounds()))
     except FedsimError as error:
         return EndedRun(member, f"job {job.id}: {error}")

@@ -40,10 +40,12 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
         The files.
     """
     by_page: dict[str, list[tuple[Table, Runs]]] = {}
-    tables = list(tables)
+    idle = list[Table]()
     for table in tables:
         entries = Journal(journals, table.name).read()
-        if entries and is_searched(table, journals):
+        if not entries:
+            idle.append(table)
+        elif is_searched(table, journals):
             by_page.setdefault(table.page, []).append((choose_values(table, journals), entries))
     written, judged = list[Path](), dict[str, list[Verdict]]()
     for page, started in by_page.items():
@@ -58,10 +60,9 @@ def write_report(tables: Iterable[Table], journals: Path, pages: Path) -> list[P
                 write_section(file, table.name, render(table, found))
         written.append(file)
     if len(judged) > 1:
-        for table in tables:
-            # The short table has every claim of a paper, also those of tables without runs.
-            if table.page in judged and not Journal(journals, table.name).read():
-                judged[table.page] += judge_claims(table, {})
+        # The short table has every claim of a judged page, also those of tables without runs.
+        for table in idle:
+            judged.get(table.page, []).extend(judge_claims(table, {}))
         write_section(pages / "README.md", "claims", render_claims(judged))
         written.append(pages / "README.md")
     return written

@@ -26,7 +26,6 @@ from jobs.grid.table import Table
 from jobs.run.run_result import FinalModel
 from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
-from jobs.spec.grid import GridRun
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
 from jobs.store.records import RoundRecord, RunTotals
@@ -75,14 +74,11 @@ def make_run(
         records.append(RoundRecord.model_validate(result.record()))
         worked[result.round] = time.process_time() - start
         personal = result.personal
-    return make_entry(
-        member.run, member.spec_hash, table, records, personal, worked, code=code, device=name_device(device)
-    )
+    return make_entry(member, table, records, personal, worked, code=code, device=name_device(device))
 
 
 def make_entry(
-    run: GridRun,
-    key: str,
+    member: Member,
     table: Table,
     records: Sequence[RoundRecord],
     personal: PersonalScores | None = None,
@@ -94,8 +90,7 @@ def make_entry(
     """Make the entry of a run in a journal.
 
     Args:
-        run: the run.
-        key: of the entry: the hash of the run's spec, or the id of its job.
+        member: the run.
         table: the table of the run.
         records: one for each round.
         personal: the scores of the clients' own models after the last round; None if unknown.
@@ -112,7 +107,9 @@ def make_entry(
         for metric in scores.keys() & record.metrics.keys():
             scores[metric][record.round] = round(_number(record.metrics[metric]), 6)
     if not scores[table.metric]:
-        raise FedsimError(f"{run} was never scored by {table.metric!r}", "name a metric of its records")
+        raise FedsimError(
+            f"{member.run} was never scored by {table.metric!r}", "name a metric of its records"
+        )
     found = {
         metric: summarise_metric(metric, points, table.curve_every)
         for metric, points in scores.items()
@@ -121,9 +118,9 @@ def make_entry(
     main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
     last, total = records[-1], RunTotals.of(records)
     return Entry(
-        key=key,
-        labels=run.labels,
-        seed=run.seed,
+        key=member.spec_hash,
+        labels=member.run.labels,
+        seed=member.run.seed,
         rounds=last.round,
         final=round_metrics((name, _number(value)) for name, value in last.metrics.items()),
         best=main.best,

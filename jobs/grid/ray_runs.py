@@ -25,8 +25,6 @@ def run_on_ray(table: Table, missing: Sequence[Member], settings: Settings) -> I
         for member in missing:
             try:
                 result = execute(member.spec, settings)
-                run, key = member.run, member.spec_hash
-                entry = make_entry(run, key, table, result.records, result.personal, code=code)
-                yield EndedRun(member, entry)
+                yield EndedRun(member, make_entry(member, table, result.records, result.personal, code=code))
             except FedsimError as error:
                 yield EndedRun(member, str(error))

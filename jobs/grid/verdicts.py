@@ -181,22 +181,9 @@ def judge_claims(table: Table, entries: Mapping[str, Entry]) -> list[Verdict]:
     Returns:
         The verdicts in the order of the claims.
     """
-    return judge_cells(table, find_cells(table, entries))
-
-
-def judge_cells(table: Table, finished: Found) -> list[Verdict]:
-    """Judge every claim of a table in each of its cells.
-
-    Args:
-        table: with claims.
-        finished: its finished runs, for each cell by seed.
-
-    Returns:
-        The verdicts in the order of the claims.
-    """
     if not table.claims:
         return []
-    wide, found = table.list_views_as_labels(), add_views(table, finished)
+    wide, found = table.list_views_as_labels(), add_views(table, find_cells(table, entries))
     verdicts = list[Verdict]()
     for claim in table.claims:
         if claim.why_not:

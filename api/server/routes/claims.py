@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
@@ -13,12 +14,12 @@ from api.server.routes.comparison import JobIds, JobLabels, find_jobs
 from api.server.slow_lookups import Interest
 from api.server.stored_rounds import check_record_bytes, read_all_rounds
 from fedsim.errors import FedsimError, FieldError, RequestError, SettingsError, SpecError
-from jobs.grid.finished import Cell, Found
 from jobs.grid.journal import Entry
 from jobs.grid.one_run import make_entry
 from jobs.grid.table import PRESET, TABLE, Table, list_tables, load_table
-from jobs.grid.verdicts import Verdict, judge_cells
+from jobs.grid.verdicts import Verdict, judge_claims
 from jobs.spec import parse_spec
+from jobs.spec.sweep import Member
 from jobs.store.job_store import JobStore
 from jobs.store.records import FrozenRecord, Job
 from jobs.store.states import JobState
@@ -73,7 +74,7 @@ async def judge_jobs(
             (each for each in runs if each.state is JobState.SUCCEEDED), key=lambda each: each.created_at
         )
         check_record_bytes(store, ended, *asked, "give the jobs of fewer seeds", interest)
-        found = _judge(table, _read_runs(table, ended, store, interest))
+        found = _judge(table, ended, store, interest)
         return Response(found.model_dump_json(), media_type="application/json")
 
     return await service.round_lookups.run_while_wanted(request.is_disconnected, judge)
@@ -105,32 +106,35 @@ def _find_table(jobs: list[Job], field: str, value: list[str]) -> Table:
     return scaled.model_copy(update={"seeds": tuple(sorted(seeds))})
 
 
-def _judge(table: Table, finished: Found) -> JudgedTable:
+def _judge(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -> JudgedTable:
+    members = {member.spec_hash: member for member in table.runs()}
+    finished = _read_runs(table, members, jobs, store, interest)
     return JudgedTable(
         table=table.name,
         title=table.title,
         paper=table.page,
-        finished=sum(map(len, finished.values())),
-        runs=len(finished) * len(table.seeds),
+        finished=len(finished),
+        runs=len(members),
         command=f"{table.command} --on service",
-        claims=[_describe(verdict) for verdict in judge_cells(table, finished)],
+        claims=[_describe(verdict) for verdict in judge_claims(table, finished)],
     )
 
 
-def _read_runs(table: Table, jobs: list[Job], store: JobStore, interest: Interest) -> Found:
-    """Read the jobs whose specs are those of the table, by cell and seed; of two the later one counts."""
-    found: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
-    sweep, members = table.sweep, {member.spec_hash: member for member in table.runs()}
+def _read_runs(
+    table: Table, members: Mapping[str, Member], jobs: list[Job], store: JobStore, interest: Interest
+) -> dict[str, Entry]:
+    """Read the jobs whose specs are those of the table, by the hash of the spec; of two the later counts."""
+    found, sweep = dict[str, Entry](), table.sweep
     for job in jobs:
         try:
-            mark = sweep.hash_spec(parse_spec(job.spec))
+            key = sweep.hash_spec(parse_spec(job.spec))
         except SpecError:
             continue  # a spec of another version
-        if (member := members.get(mark)) is None:
+        if (member := members.get(key)) is None:
             continue  # such as a clone with another rate, which has the labels of the run
         records = list(read_all_rounds(store, job.id, 0, interest))
         with suppress(FedsimError):  # it was never scored by the metric of the table
-            found[member.run.cell][member.run.seed] = make_entry(member.run, mark, table, records)
+            found[key] = make_entry(member, table, records)
     return found
 
 
