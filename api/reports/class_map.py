@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from api.reports.figures import COLOURS, DPI, WIDTH
+from api.reports.figures import COLOURS, WIDTH
 from api.reports.formatting import escape_label, label_client
 from api.reports.method_curves import find_clusters
 from jobs.store.records import RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Examples of each class by client"
 
@@ -128,13 +130,13 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
     return figure
 
 
-def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
-    """Draw the map for a paper, as a PNG picture."""
+def plot_class_map(drawn: ClassMapDrawing) -> Figure:
+    """Draw the map for a paper with matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    canvas = Figure(figsize=(WIDTH, 1 + 0.12 * min(len(drawn.classes), 40)), layout="constrained")
+    canvas = Canvas(figsize=(WIDTH, 1 + 0.12 * min(len(drawn.classes), 40)), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     first, rows = 0, len(drawn.classes)
@@ -157,8 +159,7 @@ def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
     if drawn.order:
         axes.set_xticks([])
     axes.tick_params(labelsize=7 if rows <= 12 else 5)
-    canvas.savefig(path, dpi=DPI)
-    return path
+    return canvas
 
 
 def _cells(drawn: ClassMapDrawing, clients: Sequence[int]) -> list[list[int]]:

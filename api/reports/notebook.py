@@ -40,12 +40,12 @@ class Picture:
     """
 
     def __init__(self, figure: ReportFigure) -> None:
-        from api.reports.png_pictures import draw_figure
+        from api.reports.pictures import draw_figure
 
         self.figure: Figure = draw_figure(figure)
 
     def _repr_png_(self) -> bytes:
-        from api.reports.png_pictures import save_canvas
+        from api.reports.pictures import save_canvas
 
         buffer = io.BytesIO()
         save_canvas(self.figure, buffer)
@@ -53,7 +53,7 @@ class Picture:
 
     def save(self, path: str | Path) -> Path:
         """Write a file; its ending, `.png`, `.pdf` or `.svg`, selects the format."""
-        from api.reports.png_pictures import save_canvas
+        from api.reports.pictures import save_canvas
 
         save_canvas(self.figure, Path(path))
         return Path(path)

@@ -97,6 +97,8 @@ class Table(BaseModel):
         title: the heading of its section.
         about: the setup of the runs, as Markdown.
         preset: the base spec: the name of a preset, or a YAML file (in a table's file, relative to it).
+        paper: the preset of the paper's scale; by default `preset` without "-small". A table whose data set
+            replaces that of the paper names the paper's own here.
         set: `--set` items of every run.
         axes: {axis: {label: `--set` items}}.
         instead: {preset: {label: `--set` items}}: what labels stand for where that is the base spec.
@@ -136,6 +138,7 @@ class Table(BaseModel):
     title: str
     about: str = ""
     preset: str
+    paper: str | None = None
     set: tuple[str, ...] = ()
     axes: dict[str, dict[str, tuple[str, ...]]]
     instead: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -281,18 +284,19 @@ class Table(BaseModel):
         """Return the table at another scale.
 
         Args:
-            scale: "small" for the table's own preset, "paper" for the preset of the paper's scale, or the
-                name of a preset.
+            scale: "small" for the table's own preset, "paper" for that of the paper's scale, or the name of a
+                preset.
 
         Raises:
             SettingsError: if there is no such preset.
         """
         if scale == OWN_SCALE:
             return self
-        preset = self.preset.removesuffix("-small") if scale == "paper" else scale
+        preset = scale if scale != "paper" else self.paper or self.preset.removesuffix("-small")
         if preset not in presets():
+            missing = "preset of a paper's scale" if scale == "paper" else f"preset {preset!r}"
             hint = "leave --scale out, or name a preset that `fedsim presets` lists"
-            raise SettingsError(f"--scale {scale}: {self.name} has no preset {preset!r}", hint)
+            raise SettingsError(f"--scale {scale}: {self.name} has no {missing}", hint)
         return self.on(preset).model_copy(update={"words": f"{self.words or self.name} --scale {scale}"})
 
 
@@ -341,7 +345,7 @@ def read_table(file: Path) -> Table:
 def _read_fields(file: Path) -> Mapping[str, Any]:
     """Read the fields of a table; those that it lacks come from the table that it is `like`.
 
-    `hours` do not come from there: they were measured for other runs.
+    `hours` do not come from there: they were measured for other runs. Nor does `paper` for another preset.
     """
     data = parse_text(file.read_text("utf-8"))
     if not isinstance(data, Mapping):
@@ -357,7 +361,8 @@ def _read_fields(file: Path) -> Mapping[str, Any]:
         hint = f"write like: {other['like']}, and the fields that differ from it"
         raise SettingsError(f"{file.name}: like: {like} is itself like {other['like']}", hint)
     own = {name: value for name, value in data.items() if name != "like"}
-    return {**other, "hours": None, **own}
+    paper = None if "preset" in own else other.get("paper")
+    return {**other, "hours": None, "paper": paper, **own}
 
 
 def _list_items(axes: Any) -> Any:

@@ -49,7 +49,8 @@ class Verdict:
         outcome: the verdict.
         reason: why the claim is not testable, or that the control of a held or reversed claim is not run; ""
             for other verdicts.
-        evidence: the cells and the difference of the control that contradicts the claim; "" without one.
+        evidence: the cells and the difference of the control that contradicts the claim, and the number of
+            seeds that would tell a control which has to hold; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs. In "%", of the geometric means, relative to
             the baseline's.
@@ -207,7 +208,8 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
         harmless = {Outcome.HELD} if control.must_hold else {*Outcome} - {Outcome.REVERSED}
         if other.outcome not in harmless:
             figure = other.format_difference() or str(other.outcome)
-            evidence = f"{_name_control(claim, control, cell)} {figure}"
+            parts = [f"{_name_control(claim, control, cell)} {figure}", *other._describe_seeds()]
+            evidence = ", ".join(parts)
             return replace(verdict, outcome=Outcome.UNTESTABLE, reason=control.sentence, evidence=evidence)
         if other.outcome is Outcome.NOT_RUN:
             reason = "its control is not run"

@@ -105,7 +105,7 @@ def check_figure_path(path: Path) -> None:
 def _draw(found: Comparison, path: Path) -> None:
     from api.cli.display import print_message
     from api.reports.comparison_figure import make_comparison_figure
-    from api.reports.png_pictures import save_figure
+    from api.reports.pictures import save_figure
     from fedsim.errors import SettingsError
 
     drawn = make_comparison_figure(found)

@@ -49,11 +49,13 @@ def report(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Output folder. Default: ./RUN-report"),
     ] = None,
-    pictures: Annotated[bool, typer.Option("--png/--no-png", help="Also write PNG pictures.")] = True,
+    png: Annotated[bool, typer.Option("--png/--no-png", help="Also write PNG pictures.")] = True,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write PDF pictures.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Also write SVG pictures.")] = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Write the report of a run or of a sweep: one HTML file that needs no network, and PNG pictures.
+    """Write the report of a run or of a sweep: one HTML file that needs no network, and pictures for a paper.
 
     `--metric`, `--last` and `--against` are for comparisons, as in `fedsim compare`.
     """
@@ -74,10 +76,10 @@ def report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files[0].write_text(page, "utf-8")
-        if pictures:
-            from api.reports.png_pictures import save_pictures
+        if formats := [name for name, asked in (("png", png), ("pdf", pdf), ("svg", svg)) if asked]:
+            from api.reports.pictures import save_pictures
 
-            files += save_pictures(figures, class_map, folder)
+            files += save_pictures(figures, class_map, folder, formats)
     except OSError as error:
         raise _make_write_error(folder, error) from error
     if format is Format.JSON:

@@ -107,7 +107,7 @@ def _draw_curves(found: Comparison) -> bytes:
         RequestError: there are no curves.
     """
     from api.reports.comparison_figure import make_comparison_figure
-    from api.reports.png_pictures import draw_figure, save_canvas
+    from api.reports.pictures import draw_figure, save_canvas
 
     drawn, stream = make_comparison_figure(found), BytesIO()
     if drawn is None:

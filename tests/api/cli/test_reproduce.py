@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Table:
 def test_a_wrong_table_scale_or_device_is_named_before_anything_runs(fedsim: Fedsim, tmp_path: Path) -> None:
     for words, said in {
         "nothing": "'nothing' is no table",
-        "kdia-fmnist --scale paper": "has no preset 'kdia-fmnist'",
+        "clock-fmnist --scale paper": "clock-fmnist has no preset of a paper's scale",
         "demo-claim --device gpu": "write cpu or cuda",
     }.items():
         done = fedsim("reproduce", *words.split(), "--out", str(tmp_path))

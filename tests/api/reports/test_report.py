@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from api.cli.display import make_rounds_table
-from api.reports.class_map import draw_class_map, make_class_map_figure, save_class_map
+from api.reports.class_map import draw_class_map, make_class_map_figure, plot_class_map
 from api.reports.client_times import CLIENT_TIMES, make_client_times_figure
 from api.reports.figures import make_clients_figure, make_figures
 from api.reports.html_report import RunReport, list_facts, render_report
 from api.reports.method_curves import find_method_changes, find_method_curves
+from api.reports.pictures import save_canvas
 from api.reports.round_failures import MOST_ROUNDS, list_round_failures
 from fedsim.base.costs import ClientTime, ClockReading, Cost
 from jobs.run.artifacts import save_personal_scores
@@ -184,7 +185,7 @@ def test_a_name_with_markup_is_text_in_every_picture(tmp_path: Path) -> None:
     assert not any("<" in name for name in heatmap.y)
     page = render_report(RunReport("id", "name", "", "", {}, [a_round(1)], class_map=drawn))
     assert "</script><script>" not in page
-    save_class_map(drawn, tmp_path / "partition.png")
+    save_canvas(plot_class_map(drawn), tmp_path / "partition.png")
 
 
 @NEEDS_CHROMIUM
@@ -257,6 +258,8 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png", "--format", "json")
     assert [Path(name).name for name in json.loads(done.out)["files"]] == ["report.html"]
     assert "<h1>in files</h1>" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    fedsim("report", folder, "--out", tmp_path / "drawn", "--no-png", "--pdf", "--svg")
+    assert {file.suffix for file in (tmp_path / "drawn").iterdir()} == {".html", ".pdf", ".svg"}
     # Why there is no map of who holds what is said.
     (folder / "spec.yaml").write_text("algorithm: fedavg\ndata: {dataset: nowhere}\n")
     done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png")

@@ -139,6 +139,18 @@ def test_the_command_of_a_table_says_how_it_was_asked_for(tmp_path: Path) -> Non
     assert load_table("kdia-cifar10").at_scale("small").command == "fedsim reproduce kdia-cifar10"
 
 
+@pytest.mark.parametrize("name", [name for name in list_tables() if load_table(name).paper])
+def test_the_paper_scale_of_a_substitute_has_the_data_set_of_the_paper(name: str) -> None:
+    table = load_table(name)
+    data_sets = {run.spec.data.dataset.name for run in table.at_scale("paper").runs()}
+    assert data_sets.isdisjoint(run.spec.data.dataset.name for run in table.runs())
+
+
+def test_the_paper_scale_of_a_table_is_not_that_of_its_kin_with_another_preset(tmp_path: Path) -> None:
+    (tmp_path / "kin.yaml").write_text("like: ace-fmnist\npreset: ace-cifar100-small\n", "utf-8")
+    assert load_table(str(tmp_path / "kin.yaml")).at_scale("paper").preset == "ace-cifar100"
+
+
 def test_runs_that_another_table_has_made_are_taken_from_its_journal(tmp_path: Path) -> None:
     sweep, whole = load_table("kdia-sweep"), load_table("kdia-cifar10")
     lent = Journal(tmp_path, whole.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
-from api.reports.class_map import ClassMapDrawing, save_class_map
+from api.reports.class_map import ClassMapDrawing, plot_class_map
 from api.reports.figures import COLOURS, DPI, HEIGHT, MOST_POINTS, PASSING_HEIGHT, WIDTH, ReportFigure
 
 if TYPE_CHECKING:
@@ -24,20 +24,26 @@ LEGEND_LINE_INCHES = 0.14
 
 
 def save_pictures(
-    figures: Sequence[ReportFigure], class_map: ClassMapDrawing | None, folder: Path
+    figures: Sequence[ReportFigure], class_map: ClassMapDrawing | None, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Save one picture for each figure, and one for the class map.
+    """Save one picture in each format for each figure, and for the class map.
 
     Args:
         figures: figures of the run.
         class_map: class map; None if unknown.
         folder: existing output folder.
+        formats: `png`, `pdf` or `svg`.
 
     Returns:
         The written files.
     """
-    files = [save_figure(figure, folder / f"{figure.name}.png") for figure in figures]
-    return files if class_map is None else [*files, save_class_map(class_map, folder / "partition.png")]
+    files = list[Path]()
+    for format in formats:
+        files += [save_figure(figure, folder / f"{figure.name}.{format}") for figure in figures]
+        if class_map is not None:
+            files.append(folder / f"partition.{format}")
+            save_canvas(plot_class_map(class_map), files[-1])
+    return files
 
 
 def save_figure(figure: ReportFigure, path: Path) -> Path:
