@@ -23,6 +23,7 @@ from fedsim.curriculum import (
 )
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.data.places import DataRoots
+from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.engine.experiment import Experiment
@@ -384,9 +385,11 @@ def make_algorithm(spec: JobSpec, sampler: Sampler | None = None) -> Algorithm:
         algorithm = PlateauDecay(base=algorithm, schedule=schedule)
     if spec.evaluation.dissimilarity:
         algorithm = UpdateDissimilarity(base=algorithm)
-    if (average := spec.evaluation.average) is not None:
-        algorithm = ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
-    return algorithm
+    if (average := spec.evaluation.average) is None:
+        return algorithm
+    if average.clients is not None:
+        return LastModelAveraging(base=algorithm, weights=average.clients)
+    return ModelAveraging(base=algorithm, ema=average.ema, last=average.last)
 
 
 def depends_on_num_rounds(spec: JobSpec) -> bool:

@@ -29,6 +29,7 @@ from fedsim.checkpoints.experiment_run import Status
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, RunSettings
 from fedsim.data import Dataset, Examples
+from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
@@ -108,8 +109,13 @@ def test_digests_do_not_depend_on_the_pool(name: str, models: int, actor_group: 
     agrees_with_serial(algorithm, population, RayPool(algorithm, population, actor_group))
 
 
-def test_an_average_of_models_does_not_depend_on_the_pool(actor_group: ActorGroup) -> None:
-    method, population = ModelAveraging(base=FedAvg(), last=2), federation(cohort_size=8, rounds=3)
+@pytest.mark.parametrize(
+    "method",
+    [ModelAveraging(base=FedAvg(), last=2), LastModelAveraging(base=FedAvg())],
+    ids=["last", "clients"],
+)
+def test_an_average_of_models_does_not_depend_on_the_pool(method: Algorithm, actor_group: ActorGroup) -> None:
+    population = federation(cohort_size=8, rounds=3)
     results = agrees_with_serial(method, population, RayPool(method, population, actor_group))
     assert "average_accuracy" in results[-1].metrics
 

@@ -13,7 +13,10 @@ MAX_AVERAGED = 100
 
 
 class ModelAverage(Section):
-    """An average of the global models of several rounds: `{ema: 0.9}` or `{last: 5}`."""
+    """An average of models: of the global ones of several rounds, or of all clients' last ones.
+
+    `{ema: 0.9}`, `{last: 5}` or `{clients: geometric}`.
+    """
 
     ema: Number | None = Field(
         default=None, ge=0, lt=1, description="decay d of the exponential mean: m becomes d m + (1 - d) w"
@@ -21,11 +24,15 @@ class ModelAverage(Section):
     last: Whole | None = Field(
         default=None, ge=1, le=MAX_AVERAGED, description="the plain mean of the last n rounds' models"
     )
+    clients: Literal["geometric", "arithmetic", "interval", "count", "volume"] | None = Field(
+        default=None, description="the weights of the mean of all clients' last models, as of KDIA's teacher"
+    )
 
     @model_validator(mode="after")
     def _check_kind(self) -> ModelAverage:
-        if (self.ema is None) == (self.last is None):
-            raise make_fault("has to be one of ema and last", "such as {ema: 0.9} or {last: 5}")
+        if len(self.model_dump(exclude_none=True)) != 1:
+            hint = "such as {ema: 0.9}, {last: 5} or {clients: geometric}"
+            raise make_fault("has to be one of ema, last and clients", hint)
         return self
 
 
@@ -66,5 +73,6 @@ class Evaluation(Section):
     )
     average: ModelAverage | None = Field(
         default=None,
-        description="an average of the global models of several rounds, scored as `average` beside them",
+        description="an average of the global models of several rounds, or of all clients' last models, "
+        "scored as `average` beside them",
     )

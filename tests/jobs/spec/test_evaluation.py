@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.evaluation.update_dissimilarity import UpdateDissimilarity
 from fedsim.errors import SpecError
+from fedsim.techniques.last_models import MeanKind
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -33,8 +35,10 @@ def test_an_average_wraps_the_algorithm_and_all_else(average: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("average", "path", "words"),
     [
-        ({}, "evaluation.average", "one of ema and last"),
-        ({"ema": 0.5, "last": 2}, "evaluation.average", "one of ema and last"),
+        ({}, "evaluation.average", "one of ema, last and clients"),
+        ({"ema": 0.5, "last": 2}, "evaluation.average", "one of ema, last and clients"),
+        ({"ema": 0.5, "clients": "count"}, "evaluation.average", "one of ema, last and clients"),
+        ({"clients": "age"}, "evaluation.average.clients", "geometric"),
         ({"ema": 1.0}, "evaluation.average.ema", "below 1"),
         ({"last": 0}, "evaluation.average.last", "is too small"),
         ("ema", "evaluation.average", ""),
@@ -45,6 +49,22 @@ def test_a_wrong_average_is_named(average: Any, path: str, words: str) -> None:
         averaging(average)
     assert [fault.path for fault in caught.value.errors] == [path]
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", get_args(MeanKind))
+def test_the_last_models_of_clients_are_averaged_by_each_kind_of_weights(weights: str) -> None:
+    spec = averaging({"clients": weights}, curriculum={"data": {}})
+    assert make_algorithm(spec) == LastModelAveraging(
+        base=make_algorithm(averaging(None, curriculum={"data": {}})), weights=weights
+    )
+
+
+def test_models_of_clients_are_not_averaged_where_they_are_private(tmp_path: Path) -> None:
+    private = {"privacy": {"kind": "central", "clip": 1.0, "noise_multiplier": 1.0}}
+    settings = Settings(home=tmp_path)
+    assert resolve_spec(averaging({"last": 5}, **private), settings)
+    with pytest.raises(SpecError, match="models of clients without noise"):
+        resolve_spec(averaging({"clients": "geometric"}, **private), settings)
 
 
 def test_an_algorithm_without_a_global_model_has_no_average(tmp_path: Path) -> None:
