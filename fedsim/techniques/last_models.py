@@ -121,6 +121,32 @@ def make_new_part(kind: MeanKind | Mapping[str, Powers], model: Params, examples
     }
 
 
+def advance_client(
+    kind: MeanKind, kept: Tree, model: Params, round: int, examples: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The change of one client's part of the sums after its training, and what the client keeps of it.
+
+    Args:
+        kind: kind of mean.
+        kept: the model that it trained last, in which round, and in how many rounds it took part: `model`,
+            `last` and `visits`; {} in its first round.
+        model: the model that it has trained.
+        round: the number of this round.
+        examples: its number of examples.
+
+    Returns:
+        The change, and the new `kept`.
+    """
+    now = torch.tensor(round, device=next(iter(model.values())).device)
+    state = {"model": dict(model), "last": now, "visits": torch.ones_like(now)}
+    if not kept:
+        return make_new_part(kind, model, torch.tensor(examples, device=now.device)), state
+    visits = kept["visits"] + 1
+    before = (kept["model"], now - kept["last"], kept["visits"])
+    change = make_client_change(kind, torch.tensor(examples), (model, visits), before)
+    return change, {**state, "visits": visits}
+
+
 def add_new_models(
     kind: MeanKind | Mapping[str, Powers], sums: Tree, models: Iterable[tuple[Params, int]]
 ) -> Tree:

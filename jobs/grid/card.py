@@ -100,8 +100,10 @@ def _render_claim(verdicts: Sequence[Verdict]) -> list[str]:
     """Render a heading, the figures of the paper, the control, and a line for each cell."""
     claim = verdicts[0].claim
     parts = [f"### {claim.sentence.rstrip('.')}"]
-    said = dict.fromkeys(filter(None, [claim.place, *(verdict.claim.figure for verdict in verdicts)]))
-    if said:
+    figures = dict.fromkeys(verdict.claim.figure for verdict in verdicts)
+    # Tables with fewer cells have the beginning of the figures of others.
+    longest = [each for each in figures if not any(each != o and o.startswith(each) for o in figures)]
+    if said := [*filter(None, [claim.place, *longest])]:
         parts.append(f"In the paper: {'; '.join(said)}.")
     parts += dict.fromkeys(
         _describe_margin(verdict) for verdict in verdicts if verdict.claim.margin is not None

@@ -228,7 +228,10 @@ class Table(BaseModel):
             axis: {label: items.get(label, own) for label, own in labels.items()}
             for axis, labels in self.axes.items()
         }
-        return self.model_copy(update={"preset": preset, "about": about, "axes": axes})
+        title = f"{self.title}, with `{preset}`"
+        return self.model_copy(
+            update={"preset": preset, "title": title, "about": about, "axes": axes, "hours": None}
+        )
 
     def list_views_as_labels(self) -> Table:
         """Return the table with the views among the labels, each after the label whose runs it shows."""
@@ -294,7 +297,8 @@ class Table(BaseModel):
             return self
         preset = scale if scale != "paper" else self.paper or self.preset.removesuffix("-small")
         if preset not in presets():
-            missing = "preset of a paper's scale" if scale == "paper" else f"preset {preset!r}"
+            is_unnamed = scale == "paper" and self.paper is None
+            missing = "preset of a paper's scale" if is_unnamed else f"preset {preset!r}"
             hint = "leave --scale out, or name a preset that `fedsim presets` lists"
             raise SettingsError(f"--scale {scale}: {self.name} has no {missing}", hint)
         return self.on(preset).model_copy(update={"words": f"{self.words or self.name} --scale {scale}"})

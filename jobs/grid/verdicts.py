@@ -107,40 +107,47 @@ class Verdict:
     def describe(self) -> str:
         """Write the verdict, with its reason or the number of seeds that would tell."""
         more = [f"{self.reason}: {self.evidence}" if self.evidence else self.reason] if self.reason else []
-        return self._describe([*more, *self._describe_seeds()])
+        return self._describe([*more, *self.describe_seeds()])
 
     def describe_briefly(self) -> str:
         """Write the verdict without the sentence of the control, which the card has once for all cells."""
         more = [f"control: {self.evidence}"] if self.evidence else [self.reason] if self.reason else []
-        return self._describe([*more, *self._describe_seeds()])
+        return self._describe([*more, *self.describe_seeds()])
 
     def _describe(self, more: list[str]) -> str:
         return f"{self.outcome} ({'; '.join(more)})" if more else str(self.outcome)
 
-    def _describe_seeds(self) -> list[str]:
+    def describe_seeds(self, control: Control | None = None) -> list[str]:
+        """Write the number of seeds that would tell, late runs, and seeds that are left out.
+
+        Args:
+            control: the comparison of the figures, if it is not the claim's own.
+        """
+        judged = control or self.claim
         more = list[str]()
         if self.difference is not None and self.difference.pairs == 1:
             more.append("one seed")
         elif self.outcome is Outcome.UNDECIDED and self.difference is not None:
-            more += self._describe_need(self.difference)
+            more += self._describe_need(self.difference, judged)
         if self.late:
             runs = "1 run never comes" if self.late == 1 else f"{self.late} runs never come"
             more.append(f"{runs} up to the goal")
         if self.diverged:
-            how = "diverged" if self.claim.target is None else "never reached the target"
+            how = "diverged" if judged.target is None else "never reached the target"
             more.append(f"{self.diverged} {how}")
         return more
 
-    def _describe_need(self, difference: PairedDifference) -> list[str]:
-        """Write how many seeds would tell, and that they would tell against the claim where they would."""
+    def _describe_need(self, difference: PairedDifference, judged: Comparison) -> list[str]:
+        """Write how many seeds would tell, and that they would tell against the claim or control."""
         if self.late:
             return []  # the difference is not known
         if not difference.deviation:
             return [
                 "no difference with any seed" if difference.mean == 0 else "one difference with all seeds"
             ]
-        sign = -1 if self.claim.direction == "below" else 1
-        side = " against the claim" if sign * (difference.mean - sign * (self.claim.by or 0.0)) < 0 else ""
+        sign = -1 if judged.direction == "below" else 1
+        is_against = sign * (difference.mean - sign * (judged.by or 0.0)) < 0
+        side = f" against the {type(judged).__name__.lower()}" if is_against else ""
         return [f"about {self.seeds} seeds would tell{side}" if self.seeds else "over 1,000 seeds would tell"]
 
     def format_figures(self) -> str:
@@ -208,7 +215,7 @@ def _judge(claim: Claim, table: Table, found: Found, cell: Mapping[str, str]) ->
         harmless = {Outcome.HELD} if control.must_hold else {*Outcome} - {Outcome.REVERSED}
         if other.outcome not in harmless:
             figure = other.format_difference() or str(other.outcome)
-            parts = [f"{_name_control(claim, control, cell)} {figure}", *other._describe_seeds()]
+            parts = [f"{_name_control(claim, control, cell)} {figure}", *other.describe_seeds(control)]
             evidence = ", ".join(parts)
             return replace(verdict, outcome=Outcome.UNTESTABLE, reason=control.sentence, evidence=evidence)
         if other.outcome is Outcome.NOT_RUN:

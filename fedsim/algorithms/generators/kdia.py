@@ -83,9 +83,9 @@ from fedsim.techniques.generator_training import (
 from fedsim.techniques.generators import Diversity, Generator, Output, feature_flops, make_generator
 from fedsim.techniques.last_models import (
     MeanKind,
+    advance_client,
     advance_sums,
     init_sums,
-    make_client_change,
     make_teacher,
 )
 from fedsim.techniques.soft_targets import kl_divergence
@@ -301,16 +301,12 @@ class KDIA(GeneratorBase):
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, the change of the client's part of the teacher, and the model's classifier."""
         update = super().make_update(ctx, task, trained)
-        client_state, held = task.client_state, torch.tensor(task.num_examples)
-        visits = client_state["visits"] + 1
-        now = torch.tensor(ctx.round, device=visits.device)
-        before = (client_state["model"], now - client_state["last"], client_state["visits"])
-        change = make_client_change(self.weights, held, (trained.params, visits), before)
+        kept, round, examples = task.client_state, ctx.round, task.num_examples
+        change, client_state = advance_client(self.weights, kept, trained.params, round, examples)
         more: dict[str, Tree] = {"teacher": change, "heads": {}}
         if self.lambda_gen:
             more["heads"] = tree.select(trained.params, self.generator(ctx).feature_entry.keys(ctx.net))
-        new_state = {"model": dict(trained.params), "last": now, "visits": visits}
-        return update._replace(upload={**update.upload, **more}, client_state=new_state)
+        return update._replace(upload={**update.upload, **more}, client_state=client_state)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The parent's effort, a forward pass of the teacher, and one generated feature for each example."""

@@ -32,10 +32,9 @@ from fedsim.engine.evaluation.model_averaging import AVERAGE
 from fedsim.errors import FedsimError
 from fedsim.techniques.last_models import (
     MeanKind,
+    advance_client,
     advance_sums,
     init_sums,
-    make_client_change,
-    make_new_part,
     make_teacher,
 )
 
@@ -91,13 +90,18 @@ class LastModelAveraging(StatefulWrapper):
     # server
 
     def init_server_state(self, ctx: Context) -> Any:
-        """The base algorithm's state, with empty sums."""
-        base = self.base.init_server_state(ctx)
-        models = {
-            number: next(iter(self.base.deploy_models(each, base).values()))
-            for number, each in ctx.architectures.items()
-        }
-        sums = {number: init_sums(self.weights, model) for number, model in models.items()}
+        """The base algorithm's state, with empty sums.
+
+        Raises:
+            FedsimError: if the first model that the base algorithm deploys is no single model.
+        """
+        base, sums = self.base.init_server_state(ctx), dict[str, Tree]()
+        for number, each in ctx.architectures.items():
+            model = next(iter(self.base.deploy_models(each, base).values()))
+            if set(model) != set(each.net.keys):
+                message = f"{type(self.base).__name__} deploys something else than one model"
+                raise FedsimError(message, "leave evaluation.average.clients out")
+            sums[number] = init_sums(self.weights, model)
         return LastModelAveragingState(base=base, sums=sums)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
@@ -110,11 +114,10 @@ class LastModelAveraging(StatefulWrapper):
         return replace(super().aggregate(ctx, state, reduced), sums=sums)
 
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The base algorithm's models, and `average`, once a client of this architecture took part."""
+        """The base algorithm's models, and `average`: the first of them before a client's model weighs."""
         models: Mapping[str, Tree] = super().deploy_models(ctx, state)
         first = next(iter(models.values()))
-        mean = make_teacher(state.sums[str(ctx.architecture)], first)
-        return models if mean is first else {**models, AVERAGE: mean}
+        return {**models, AVERAGE: make_teacher(state.sums[str(ctx.architecture)], first)}
 
     # client
 
@@ -132,17 +135,8 @@ class LastModelAveraging(StatefulWrapper):
         if update.model is None:
             message = f"{type(self.base).__name__} does not return its clients' models"
             raise FedsimError(message, "leave evaluation.average.clients out")
-        model, kept = dict(update.model), task.client_state
-        device = next(iter(model.values())).device
-        examples, now = torch.tensor(task.num_examples), torch.tensor(ctx.round, device=device)
-        visits = torch.ones((), dtype=torch.int64, device=device)
-        if "model" in kept:
-            visits = kept["visits"] + 1
-            before = (kept["model"], now - kept["last"], kept["visits"])
-            change = make_client_change(self.weights, examples, (model, visits), before)
-        else:
-            change = make_new_part(self.weights, model, examples.to(device))
+        kept = tree.drop(task.client_state, ["base"])
+        change, own_state = advance_client(self.weights, kept, update.model, ctx.round, task.num_examples)
         return update._replace(
-            upload={**update.upload, PAYLOAD: change},
-            client_state={"base": update.client_state, "model": model, "last": now, "visits": visits},
+            upload={**update.upload, PAYLOAD: change}, client_state={"base": update.client_state, **own_state}
         )

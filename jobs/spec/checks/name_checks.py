@@ -8,6 +8,8 @@ from typing import Any
 from fedsim.algorithms import ALGORITHMS, IFCA, ClusteredFedAvg, FedDF
 from fedsim.algorithms.distillation.one_shot import OneShot
 from fedsim.base.parameters import describe_mismatch, find_parameter_faults, list_parameters
+from fedsim.clock.asynchronous import Asynchronous
+from fedsim.clock.policies import POLICIES
 from fedsim.core import Algorithm
 from fedsim.core.capabilities import BatchPacing, ClientSurvey, CohortSelection
 from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_partition_faults
@@ -192,13 +194,32 @@ def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_average_faults(spec: JobSpec) -> list[FieldError]:
-    """Find an average of global models for an algorithm that has none."""
-    algorithm, average = ALGORITHMS.get(spec.algorithm.name), spec.evaluation.average
-    if average is None or algorithm is None or algorithm.deploys_models:
+    """Find an average without a global model beside it, or of models that the server does not see."""
+    path, algorithm = "evaluation.average", ALGORITHMS.get(spec.algorithm.name)
+    if (average := spec.evaluation.average) is None or algorithm is None:
         return []
-    value = average.model_dump(exclude_none=True)
-    message = f"{spec.algorithm.name} has no global model to average"
-    return [FieldError("evaluation.average", value, message, "leave it out, or choose another algorithm")]
+    if not algorithm.deploys_models:
+        message = f"{spec.algorithm.name} has no global model, beside which an average is scored"
+        value = average.model_dump(exclude_none=True)
+        return [FieldError(path, value, message, "leave it out, or choose another algorithm")]
+    if average.clients is None or not (reason := _explain_hidden_models(spec)):
+        return []
+    hint = "average global models, such as {ema: 0.9}"
+    return [FieldError(f"{path}.clients", average.clients, reason, hint)]
+
+
+def _explain_hidden_models(spec: JobSpec) -> str:
+    """Return why the server has no last model of each client; "" if it has."""
+    if spec.privacy is not None and spec.privacy.kind != "examples":
+        return "averages models of clients, to which privacy has added no noise"
+    if spec.secure_aggregation is not None:
+        return "averages models of clients, which secure aggregation hides from the server"
+    policy = POLICIES.get(spec.devices.policy.name) if spec.devices is not None else None
+    if policy is not None and issubclass(policy, Asynchronous):
+        return "needs rounds in which the server waits, and devices.policy has none"
+    if spec.algorithm.name == "fedensemble" and spec.algorithm.params.get("mode") == "permutation":
+        return "averages one model of each client, and with permutation clients train several"
+    return ""
 
 
 def _find_membership_faults(spec: JobSpec) -> list[FieldError]:

@@ -131,10 +131,6 @@ def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.curriculum.phases is not None:
         message = "asks clients for the losses of their examples without noise"
         yield FieldError("curriculum.phases", None, message, "leave it out")
-    if spec.evaluation.average is not None and spec.evaluation.average.clients is not None:
-        message = "averages models of clients without noise"
-        hint = "average the global models, such as {ema: 0.9}"
-        yield FieldError("evaluation.average.clients", spec.evaluation.average.clients, message, hint)
     if spec.algorithm.name == "layer_schedule" and spec.algorithm.params.get("times") == "plateau":
         message = "follows the clients' training losses, which have no noise"
         yield FieldError("algorithm.times", "plateau", message, "set it to even")

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from fedsim.algorithms import ALGORITHMS, KDIA, FedAvg, FedDF, FedPer, Scaffold
+from fedsim.algorithms import ALGORITHMS, KDIA, FedAvg, FedDF, FedEnsemble, FedPer, Scaffold
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
+from fedsim.errors import FedsimError
 from fedsim.models import make_net
 from fedsim.techniques.last_models import MeanKind
 from tests.fedsim.federations import federation, public_examples
@@ -89,16 +91,30 @@ def test_a_run_that_goes_on_has_the_same_mean(tmp_path: Path) -> None:
 
 
 def test_each_architecture_has_a_mean_of_its_own_clients() -> None:
-    """Clients 0, 2, ... have the first architecture; a round without one of them only ages its mean."""
+    """Clients 0, 2, ... have the first architecture; a round without one of them leaves its mean as it is."""
     nets = tuple(make_net("mlp", input_shape=(12,), num_classes=4, hidden=size) for size in (8, 6))
     population = replace(federation(cohort_size=1, rounds=4), nets=nets, public=public_examples())
     base = FedDF(steps=4, batch_size=12, check_every=2, patience=4, lr=0.003)
-    method, seen = LastModelAveraging(base=base), set[int]()
-    for at, result in enumerate(run(method, population)):
-        seen |= {client % 2 for client in result.cohort}
+    method, pool = LastModelAveraging(base=base), SerialPool(LastModelAveraging(base=base), population)
+    before: dict[str, Any] = {}
+    for at, result in enumerate(simulate(method, population, pool)):
         for number, ctx in population.context(at).architectures.items():
-            assert ("average" in method.deploy_models(ctx, result.state)) == (int(number) in seen)
-    assert seen == {0, 1}
+            deployed, states = method.deploy_models(ctx, result.state), pool.client_states().items()
+            kept = [state["model"] for client, state in states if client % 2 == int(number)]
+            if not kept:
+                assert digest(deployed["average"]) == digest(deployed["global"])
+            elif len(kept) == 1 or int(number) not in {client % 2 for client in result.cohort}:
+                expected = kept[0] if len(kept) == 1 else before[number]
+                for key, value in deployed["average"].items():
+                    torch.testing.assert_close(value, expected[key])
+            before[number] = deployed["average"]
+    assert {client % 2 for client in pool.client_states()} == {0, 1}
+
+
+def test_a_method_of_several_models_is_refused_before_it_trains() -> None:
+    method = LastModelAveraging(base=FedEnsemble(mode="permutation", models=2))
+    with pytest.raises(FedsimError, match="something else than one model"):
+        run(method, federation(cohort_size=4, rounds=1))
 
 
 def test_stacked_clients_and_curricula_have_the_same_mean() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,23 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
     for differences, held in ([0.10, -0.09, 0.02], not must_hold), ([0.10, 0.11, 0.12], True):
         [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
         assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
+        assert held or re.search(r"points, about \d+ seeds would tell\)", verdict.describe())
     [missing] = judge_claims(told, clear)
     named = "not testable at this scale (its control is not run)"
     without = named if must_hold else UNCONTROLLED
     assert missing.describe() == without
+
+
+@pytest.mark.parametrize(("direction", "side"), [("above", " against the control"), ("below", "")])
+def test_the_seeds_that_would_tell_a_control_are_those_of_its_own_direction(
+    table: Table, direction: str, side: str
+) -> None:
+    control = {"value": {**STRONG, "data": "Dir(1)"}, "baseline": PLAIN, "sentence": "plain is weak"}
+    must = {**control, "direction": direction, "must_hold": True}
+    told = with_claims(table, {**BETTER, **IID, "control": must})
+    open_ = plant(told, [-0.10, 0.04, -0.02], "Dir(1)")
+    [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]) | open_)
+    assert re.search(rf"points, about \d+ seeds would tell{side}\)", verdict.describe())
 
 
 def test_a_control_may_leave_a_reversed_claim_as_it_is(table: Table) -> None:

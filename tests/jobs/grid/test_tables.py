@@ -27,6 +27,7 @@ from jobs.grid.table import Table, list_tables, load_table, read_table
 from jobs.run.without_ray.populations import Populations
 from jobs.settings import Settings
 from jobs.spec import parse_spec, preset_text
+from jobs.spec.checks.name_checks import find_name_faults
 from jobs.spec.grid import hash_spec
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
@@ -142,8 +143,10 @@ def test_the_command_of_a_table_says_how_it_was_asked_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [name for name in list_tables() if load_table(name).paper])
 def test_the_paper_scale_of_a_substitute_has_the_data_set_of_the_paper(name: str) -> None:
     table = load_table(name)
-    data_sets = {run.spec.data.dataset.name for run in table.at_scale("paper").runs()}
-    assert data_sets.isdisjoint(run.spec.data.dataset.name for run in table.runs())
+    specs = [run.spec for run in table.at_scale("paper").runs()]
+    own = {run.spec.data.dataset.name for run in table.runs()}
+    assert own.isdisjoint(spec.data.dataset.name for spec in specs)
+    assert [fault for spec in specs for fault in find_name_faults(spec)] == []
 
 
 def test_the_paper_scale_of_a_table_is_not_that_of_its_kin_with_another_preset(tmp_path: Path) -> None:

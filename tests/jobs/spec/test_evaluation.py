@@ -59,16 +59,27 @@ def test_the_last_models_of_clients_are_averaged_by_each_kind_of_weights(weights
     )
 
 
-def test_models_of_clients_are_not_averaged_where_they_are_private(tmp_path: Path) -> None:
-    private = {"privacy": {"kind": "central", "clip": 1.0, "noise_multiplier": 1.0}}
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"privacy": {"kind": "central", "clip": 1.0, "noise_multiplier": 1.0}}, "has added no noise"),
+        ({"secure_aggregation": {}}, "secure aggregation hides"),
+        ({"devices": {"fleet": "phones", "policy": "fedasync"}}, "rounds in which the server waits"),
+        ({"algorithm": {"name": "fedensemble", "mode": "permutation"}}, "clients train several"),
+    ],
+)
+def test_last_models_that_the_server_does_not_see_have_no_average(
+    fields: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     settings = Settings(home=tmp_path)
-    assert resolve_spec(averaging({"last": 5}, **private), settings)
-    with pytest.raises(SpecError, match="models of clients without noise"):
-        resolve_spec(averaging({"clients": "geometric"}, **private), settings)
+    assert resolve_spec(averaging({"last": 5}, **fields), settings)
+    with pytest.raises(SpecError, match=words) as caught:
+        resolve_spec(averaging({"clients": "geometric"}, **fields), settings)
+    assert [fault.path for fault in caught.value.errors] == ["evaluation.average.clients"]
 
 
 def test_an_algorithm_without_a_global_model_has_no_average(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"fedper has no global model to average") as caught:
+    with pytest.raises(SpecError, match=r"fedper has no global model, beside which") as caught:
         resolve_spec(averaging({"last": 5}, algorithm="fedper"), Settings(home=tmp_path))
     assert [fault.path for fault in caught.value.errors] == ["evaluation.average"]
 
