@@ -37,13 +37,13 @@ def save_pictures(
     Returns:
         The written files.
     """
-    files = list[Path]()
-    for format in formats:
-        files += [save_figure(figure, folder / f"{figure.name}.{format}") for figure in figures]
-        if class_map is not None:
-            files.append(folder / f"partition.{format}")
-            save_canvas(plot_class_map(class_map), files[-1])
-    return files
+    canvases = {figure.name: draw_figure(figure) for figure in figures}
+    if class_map is not None:
+        canvases["partition"] = plot_class_map(class_map)
+    files = {folder / f"{name}.{format}": canvas for name, canvas in canvases.items() for format in formats}
+    for file, canvas in files.items():
+        save_canvas(canvas, file)
+    return list(files)
 
 
 def save_figure(figure: ReportFigure, path: Path) -> Path:

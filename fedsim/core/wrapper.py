@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, ClientTask, Context, Progress, ReducedUpdates
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import (
     BatchPacing,
     ClientInstructions,
@@ -32,6 +32,8 @@ from fedsim.core.capabilities import (
     capability,
 )
 from fedsim.core.census import CensusAnswers
+from fedsim.errors import FedsimError
+from fedsim.models.net import Params
 
 ATTRIBUTES = (
     "uploads",
@@ -108,6 +110,21 @@ class Wrapper(
     def provides(self, kind: type) -> bool:
         """Whether the wrapper adds this capability, or its base has it."""
         return kind in self.own or capability(self.base, kind) is not None
+
+    def require_model(self, update: ClientUpdate, hint: str) -> Params:
+        """Return the model that the base trained on a client.
+
+        Args:
+            update: of the base.
+            hint: what the user can do without it.
+
+        Raises:
+            FedsimError: if the base does not return its clients' models.
+        """
+        if update.model is None:
+            message = f"{type(self.base).__name__} does not return its clients' personal models"
+            raise FedsimError(message, hint)
+        return update.model
 
     def base_value(self, value: Any) -> Any:
         """An argument as the base knows it: its own server state, and a task with its own client state."""

@@ -170,10 +170,8 @@ class DataCurriculum(Wrapper):
         return {**update.client_state, "base": super().match_sent_update(ctx, task, base_update)}
 
     def _make_client_state(self, update: ClientUpdate) -> Tree:
-        if update.model is None:
-            message = f"{type(self.base).__name__} does not return its clients' personal models"
-            raise FedsimError(message, "score by 'global_loss' or 'expert_loss'")
-        return {"base": update.client_state, "last": update.model}
+        model = self.require_model(update, "score by 'global_loss' or 'expert_loss'")
+        return {"base": update.client_state, "last": model}
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The base algorithm's record, and the curriculum."""

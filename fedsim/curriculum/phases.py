@@ -47,7 +47,6 @@ from fedsim.core.capabilities import (
     count_bytes,
 )
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
-from fedsim.errors import FedsimError
 from fedsim.techniques.learning_phases import PhaseSettings, PhaseState
 from fedsim.techniques.superloss import SuperLoss
 from fedsim.training.losses import measure_losses
@@ -129,12 +128,8 @@ class PhaseCurriculum(PhaseSettings, StatefulWrapper):
         """The base algorithm's update, with the mixture of the client's difficulties."""
         if capability(self.base, UpdatePostprocessing):
             update = super().postprocess_update(ctx, task, update)
-        if update.model is None:
-            message = (
-                f"{type(self.base).__name__} does not return its clients' models, which the phases score"
-            )
-            raise FedsimError(message, "leave curriculum.phases out, or choose another algorithm")
-        losses = measure_losses(ctx, update.model, task.examples).double()
+        hint = "leave curriculum.phases out, which scores them, or choose another algorithm"
+        losses = measure_losses(ctx, self.require_model(update, hint), task.examples).double()
         mixture = self.fit_difficulties(SuperLoss(log(ctx.num_classes), STRENGTH).difficulty(losses))
         return update._replace(upload={**update.upload, PAYLOAD: {"mixture": mixture}})
 

@@ -26,7 +26,7 @@ from jobs.spec import JobSpec
 from jobs.spec.checks.device_checks import count_updates_per_round
 from jobs.spec.dataset_facts import DatasetFacts, look_up_facts
 from jobs.spec.fields import Choice
-from jobs.spec.resolve import make_algorithm, make_spec_net
+from jobs.spec.resolve import make_spec_net
 
 FLOPS_PER_CORE = 1e10
 """FLOPs per second that one CPU core reaches in training. Measured on a server's core: 1.1e10 with LeNet-5 in
@@ -164,11 +164,18 @@ def _is_short(spec: JobSpec, settings: Settings, facts: DatasetFacts | None) -> 
     if facts is None:
         return False
     try:
-        if make_algorithm(spec).stateful and _count_state_bytes(spec, facts, settings) > MOST_STATE_BYTES:
+        if _keeps_states(spec) and _count_state_bytes(spec, facts, settings) > MOST_STATE_BYTES:
             return False
         return _estimate_seconds(spec, facts, settings) <= SHORT_RUN_SECONDS
     except FedsimError:  # such as weights that only the run downloads
         return False
+
+
+def _keeps_states(spec: JobSpec) -> bool:
+    """Whether each client keeps a state between rounds."""
+    # Making the algorithm to ask it may take seconds: it searches the noise for a privacy budget.
+    average = spec.evaluation.average
+    return ALGORITHMS[spec.algorithm.name].stateful or (average is not None and average.clients is not None)
 
 
 def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:

@@ -132,11 +132,9 @@ class LastModelAveraging(StatefulWrapper):
             FedsimError: if the base algorithm does not return its clients' models.
         """
         update: ClientUpdate = super().train_client(ctx, task)
-        if update.model is None:
-            message = f"{type(self.base).__name__} does not return its clients' models"
-            raise FedsimError(message, "leave evaluation.average.clients out")
+        model = self.require_model(update, "leave evaluation.average.clients out")
         kept = tree.drop(task.client_state, ["base"])
-        change, own_state = advance_client(self.weights, kept, update.model, ctx.round, task.num_examples)
+        change, own_state = advance_client(self.weights, kept, model, ctx.round, task.num_examples)
         return update._replace(
             upload={**update.upload, PAYLOAD: change}, client_state={"base": update.client_state, **own_state}
         )

@@ -24,7 +24,6 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
-from fedsim.errors import FedsimError
 
 CHANGE = "change"
 
@@ -64,11 +63,8 @@ class UpdateDissimilarity(StatefulWrapper):
             FedsimError: if the base algorithm does not return its clients' models.
         """
         update: ClientUpdate = super().train_client(ctx, task)
-        if update.model is None:
-            message = f"{type(self.base).__name__} does not return its clients' personal models"
-            raise FedsimError(message, "leave evaluation.dissimilarity out")
-        keys = ctx.net.parameters
-        change = tree.difference(update.model, self.initial_params(ctx, task), keys)
+        model, keys = self.require_model(update, "leave evaluation.dissimilarity out"), ctx.net.parameters
+        change = tree.difference(model, self.initial_params(ctx, task), keys)
         sent: Tree = {"model": change, "squared": tree.dot(change, change)}
         return update._replace(upload={**update.upload, CHANGE: sent})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import exp
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,14 @@ import torch
 from fedsim.algorithms import ALGORITHMS, KDIA, FedAvg, FedDF, FedEnsemble, FedPer, Scaffold
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm
-from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.curriculum import DataCurriculum
 from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
-from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.models import make_net
 from fedsim.techniques.last_models import MeanKind
 from tests.fedsim.federations import federation, public_examples
-from tests.fedsim.kept import run as run_with_checkpoints
 from tests.fedsim.methods import quick, run
 
 DEPLOYING = sorted(name for name, kind in ALGORITHMS.items() if kind.deploys_models)
@@ -81,15 +79,6 @@ def test_any_algorithm_with_a_global_model_is_scored_with_it(name: str) -> None:
         assert np.isfinite(result.metrics["average_loss"])
 
 
-def test_a_run_that_goes_on_has_the_same_mean(tmp_path: Path) -> None:
-    population, method = federation(cohort_size=4, rounds=6), LastModelAveraging(base=FedAvg())
-    expected, _ = run_with_checkpoints(method, population, tmp_path / "whole")
-    run_with_checkpoints(method, population, tmp_path / "parts", rounds=3)
-    results, _ = run_with_checkpoints(method, population, tmp_path / "parts", resume=True)
-    assert [r.digest for r in results] == [r.digest for r in expected[-len(results) :]]
-    assert [r.metrics for r in results] == [r.metrics for r in expected[-len(results) :]]
-
-
 def test_each_architecture_has_a_mean_of_its_own_clients() -> None:
     """Clients 0, 2, ... have the first architecture; a round without one of them leaves its mean as it is."""
     nets = tuple(make_net("mlp", input_shape=(12,), num_classes=4, hidden=size) for size in (8, 6))
@@ -115,16 +104,6 @@ def test_a_method_of_several_models_is_refused_before_it_trains() -> None:
     method = LastModelAveraging(base=FedEnsemble(mode="permutation", models=2))
     with pytest.raises(FedsimError, match="something else than one model"):
         run(method, federation(cohort_size=4, rounds=1))
-
-
-def test_stacked_clients_and_curricula_have_the_same_mean() -> None:
-    population = federation(cohort_size=4, rounds=4)
-    for base in (FedAvg(), ClientCurriculum(base=FedAvg())):
-        method: Algorithm = LastModelAveraging(base=base)
-        alone = run(method, population)
-        together = list(simulate(method, population, StackedPool(method, population, 2)))
-        for one, other in zip(alone, together, strict=True):
-            assert one.metrics["average_loss"] == pytest.approx(other.metrics["average_loss"], rel=1e-4)
 
 
 def test_it_needs_a_global_model() -> None:

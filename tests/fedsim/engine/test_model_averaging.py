@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedsim.algorithms import FedAvg, FedDF, FedPer
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm
 from fedsim.curriculum import ClientCurriculum
+from fedsim.engine.evaluation.last_model_averaging import LastModelAveraging
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.evaluation.model_selection import choose_better
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -24,6 +26,13 @@ from tests.fedsim.kept import run as run_with_checkpoints
 from tests.fedsim.methods import run
 
 KINDS: list[dict[str, Any]] = [{"ema": 0.9}, {"ema": 0.0}, {"last": 3}, {"last": 1}]
+
+AVERAGES = [
+    lambda base: ModelAveraging(base=base, ema=0.9),
+    lambda base: ModelAveraging(base=base, last=3),
+    lambda base: LastModelAveraging(base=base),
+]
+"""Every average around a method."""
 
 
 def average(models: list[Any], kind: dict[str, Any]) -> Any:
@@ -61,9 +70,11 @@ def test_the_rounds_are_those_of_the_method_and_the_average_is_numpys(kind: dict
         assert results[-1].metrics["average_loss"] != results[-1].metrics["global_loss"]
 
 
-@pytest.mark.parametrize("kind", KINDS[::2])
-def test_a_run_that_goes_on_has_the_same_average(kind: dict[str, Any], tmp_path: Path) -> None:
-    population, method = federation(cohort_size=4, rounds=6), ModelAveraging(base=FedAvg(), **kind)
+@pytest.mark.parametrize("wrap", AVERAGES)
+def test_a_run_that_goes_on_has_the_same_average(
+    wrap: Callable[[Algorithm], Algorithm], tmp_path: Path
+) -> None:
+    population, method = federation(cohort_size=4, rounds=6), wrap(FedAvg())
     expected, _ = run_with_checkpoints(method, population, tmp_path / "whole")
     run_with_checkpoints(method, population, tmp_path / "parts", rounds=3)
     results, _ = run_with_checkpoints(method, population, tmp_path / "parts", resume=True)
@@ -88,10 +99,11 @@ def test_it_is_the_average_of_the_models_that_are_scored() -> None:
             np.testing.assert_allclose(value.numpy(), direct, rtol=1e-6)
 
 
-def test_stacked_clients_and_curricula_have_the_same_average() -> None:
+@pytest.mark.parametrize("wrap", AVERAGES)
+def test_stacked_clients_and_curricula_have_the_same_average(wrap: Callable[[Algorithm], Algorithm]) -> None:
     population = federation(cohort_size=4, rounds=4)
     for base in (FedAvg(), ClientCurriculum(base=FedAvg())):
-        method: Algorithm = ModelAveraging(base=base, ema=0.5)
+        method = wrap(base)
         alone = run(method, population)
         together = list(simulate(method, population, StackedPool(method, population, 2)))
         for one, other in zip(alone, together, strict=True):
