@@ -58,7 +58,8 @@ class PowerOfChoice(Sampler):
     Cho, Wang, Joshi: Towards Understanding Biased Client Selection in Federated Learning, AISTATS 2022,
     arXiv:2010.01243, section 4. The candidates receive the global model and report its mean loss on their
     examples, before the cohort is chosen. The paper draws candidates in proportion to the size of their data;
-    here the server does not know the sizes, and draws uniformly.
+    here the server does not know the sizes, and draws uniformly. A candidate that is chosen receives the
+    model once more with the broadcast: d + K models go down, where a server that keeps count would send d.
 
     Attributes:
         candidates: d, the number of candidates, at least the size of a cohort and at most N.

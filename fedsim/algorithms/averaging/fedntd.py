@@ -14,7 +14,8 @@ Wire:
 The local loss is the cross-entropy plus beta KL(global || student), where both softmaxes are at the
 temperature `tau` and over all classes but the true one.
 
-Deviations: none; the divergence has no factor tau^2, as in the paper. The global model predicts in evaluation
+Deviations: none; the divergence has no factor tau^2, as in the paper (public code multiplies by it, which is
+the same at the default tau = 1). The global model predicts in evaluation
 mode.
 
 Reference result: see docs/results/common.md.

@@ -17,7 +17,7 @@ Layers are found by their type, not by their names. GroupNorm and LayerNorm are 
 Deviations: models are averaged by numbers of examples, over the cohort. There is no global model, and records
 have no `global_accuracy`.
 
-Reference result: none; the models of docs/results/common.md have no normalisation.
+Reference result: see docs/results/common.md.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def test_without_a_split_it_is_fedavg_bit_for_bit(cohort: int) -> None:
         assert one.method["clusters"] == [10]
 
 
-def crossed(population: Any, clients: int, size: int) -> Any:
+def crossed(population: Any, sizes: list[int]) -> Any:
     """Every second client calls each class by the name of the next one."""
-    owners = np.repeat(np.arange(clients), size)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
     train = population.dataset.train
     y = train.y.copy()
     y[: len(owners)] = (y[: len(owners)] + owners % 2) % 4
@@ -46,7 +46,8 @@ def crossed(population: Any, clients: int, size: int) -> Any:
 def test_three_rounds_in_numpy() -> None:
     """A round without splits, one with a split, and one in which both clusters train."""
     local = LocalTraining(epochs=1, batch_size=8, lr=0.2)
-    population = crossed(federation([16] * 6, model="logistic", rounds=3, local=local), 6, 16)
+    sizes = [16, 24, 40, 8, 12, 20]
+    population = crossed(federation(sizes, model="logistic", rounds=3, local=local), sizes)
     results, _ = run(CFL(eps_1=10.0, eps_2=0.1, start_round=1), population)
     w, groups = {0: start(population)}, {0: list(range(6))}
     for number, result in enumerate(results):
@@ -56,7 +57,8 @@ def test_three_rounds_in_numpy() -> None:
         for group, members in list(groups.items()):
             changes = np.array([(trained[client] - w[group]).ravel() for client in members])
             lengths = np.linalg.norm(changes, axis=1)
-            norms.append((np.linalg.norm(changes.mean(0)), lengths.max()))
+            weights = [sizes[client] for client in members]
+            norms.append((np.linalg.norm(np.average(changes, 0, weights)), lengths.max()))
             if number == 0 or len(members) < 3 or norms[-1][0] >= 10 or norms[-1][1] <= 0.1:
                 continue
             cosines, everybody = changes @ changes.T / np.outer(lengths, lengths), set(range(len(members)))
@@ -66,7 +68,10 @@ def test_three_rounds_in_numpy() -> None:
             new = len(groups)
             groups[new] = [members[i] for i in best]
             groups[group] = [client for client in members if client not in groups[new]]
-        w = {group: np.mean([trained[client] for client in members], 0) for group, members in groups.items()}
+        w = {
+            group: np.average([trained[c] for c in members], 0, [sizes[c] for c in members])
+            for group, members in groups.items()
+        }
         assert result.method["clusters"] == [len(groups[group]) for group in range(len(groups))]
         assert result.method["mean_update_norms"] == pytest.approx([mean for mean, _ in norms], rel=1e-4)
         assert result.method["largest_update_norms"] == pytest.approx([most for _, most in norms], rel=1e-4)
@@ -79,7 +84,7 @@ def test_three_rounds_in_numpy() -> None:
 def test_planted_clusters_are_found_and_trained_apart() -> None:
     """The common model stands still between the two groups, whose clients still pull."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
-    population = crossed(federation([16] * 10, rounds=12, local=local), 10, 16)
+    population = crossed(federation([16] * 10, rounds=12, local=local), [16] * 10)
     algorithm = CFL(eps_1=0.15, eps_2=0.3, start_round=4)
     results, _ = run(algorithm, population)
     clusters = results[-1].state.clusters.tolist()
@@ -91,7 +96,7 @@ def test_planted_clusters_are_found_and_trained_apart() -> None:
 def test_a_client_without_examples_takes_no_split() -> None:
     """Its update is 0, similar to none: alone it would be the cluster that is cut off."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
-    whole = crossed(federation([16] * 10, rounds=12, local=local), 10, 16)
+    whole = crossed(federation([16] * 10, rounds=12, local=local), [16] * 10)
     offsets = np.concatenate([[0], whole.partition.offsets])
     population = replace(
         whole,

@@ -22,6 +22,24 @@ from tests.fedsim.linear_models import run
 CLASSES, WIDTH = 4, 5
 
 
+def minimise(moments: Any, variances: Any) -> Any:
+    """The weights of each client's new head, one row per client: those of the least estimate of its loss."""
+    rows, count = [], len(moments)
+    for own in range(count):
+        distances = moments - moments[own]
+        matrix = np.diag(variances) + distances @ distances.T
+        scale = np.abs(matrix).max()
+        found = minimize(
+            lambda a, matrix=matrix / scale: a @ matrix @ a,
+            np.full(count, 1 / count),
+            bounds=[(0, 1)] * count,
+            constraints={"type": "eq", "fun": lambda a: a.sum() - 1},
+            options={"ftol": 1e-12},
+        )
+        rows.append(found.x)
+    return np.array(rows)
+
+
 def test_without_alignment_and_combination_it_is_fedrep_bit_for_bit() -> None:
     population = small(SETTINGS["plain"], rounds=3)  # its rate is 0.1
     results, _ = run(FedPAC(lambda_align=0.0, combine=False, head_lr=0.1), population)
@@ -36,18 +54,7 @@ def test_the_weights_minimise_the_estimate_of_the_loss() -> None:
     """SciPy's SLSQP finds the same weights; equal clients share evenly, a far client keeps its own head."""
     generator = np.random.default_rng(3)
     moments, variances = generator.normal(size=(5, 12)) * 0.05, generator.uniform(0.01, 0.05, size=5)
-    found = combine_heads(moments, variances)
-    for own in range(5):
-        distances = moments - moments[own]
-        matrix = np.diag(variances) + distances @ distances.T
-        other = minimize(
-            lambda a, matrix=matrix: a @ matrix @ a,
-            np.full(5, 0.2),
-            bounds=[(0, 1)] * 5,
-            constraints={"type": "eq", "fun": lambda a: a.sum() - 1},
-            options={"ftol": 1e-12},
-        )
-        np.testing.assert_allclose(found[own], other.x, atol=2e-3)
+    np.testing.assert_allclose(combine_heads(moments, variances), minimise(moments, variances), atol=2e-3)
     np.testing.assert_allclose(combine_heads(np.zeros((4, 3)), np.ones(4)), np.full((4, 4), 0.25))
     far = combine_heads(np.array([[0.0], [0.0], [100.0]]), np.ones(3))
     np.testing.assert_allclose(far, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-3)
@@ -121,7 +128,7 @@ class HandPAC(Hand):
         labels = torch.cat([each for _, each in self.hidden.values()])
         self.prototypes = {int(c): hidden[labels == c].mean(0) for c in labels.unique()}
         flat = np.stack([self.moments[c][0].double().flatten().numpy() for c in cohort])
-        weights = combine_heads(flat, np.array([self.moments[c][1] for c in cohort]))
+        weights = minimise(flat, np.array([self.moments[c][1] for c in cohort]))
         own = {client: self.own[client] for client in cohort}
         for client, row in zip(cohort, weights, strict=True):
             self.own[client] = {

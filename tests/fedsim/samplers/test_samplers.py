@@ -236,6 +236,18 @@ def test_under_the_client_curriculum_it_selects_among_the_open_clients(sampler: 
             assert set(result.cohort) <= set(ready.tolist())
 
 
+def test_under_the_client_curriculum_power_of_choice_takes_the_worst_open_clients() -> None:
+    """Everybody open is a candidate here."""
+    population = federation(cohort_size=2, rounds=5, model="logistic")
+    algorithm = ClientCurriculum(base=sampled(PowerOfChoice(candidates=10)), scores="all", b=0.3)
+    before = None
+    for result in run(algorithm, population):
+        is_open = algorithm._list_open_clients(population.context(result.round - 1), result.state).tolist()
+        losses = {client: measure(population, before, client).mean() for client in is_open}
+        assert set(result.cohort) == set(sorted(losses, key=losses.__getitem__)[-2:])
+        before = result
+
+
 @pytest.mark.parametrize("sampler", OTHERS[2:], ids=repr)
 def test_stacks_select_the_same_clients(sampler: Sampler) -> None:
     population = federation([16] * 10, cohort_size=4)
