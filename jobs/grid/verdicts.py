@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     HELD = "held"
     REVERSED = "reversed"
     UNDECIDED = "no difference to tell"
-    CROSSING = "not told to be level"
+    CROSSING = "not shown to be level"
     UNTESTABLE = "not testable at this scale"
     NOT_RUN = "not run"
 
