@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +21,6 @@ from jobs.store.states import JobState
 if TYPE_CHECKING:
     from fedsim.core.personal_scores import PersonalScores
     from jobs.settings import Settings
-    from jobs.spec import JobSpec
     from jobs.store.records import RoundRecord
 
 
@@ -64,16 +62,16 @@ class _Runner:
     def __init__(self, settings: Settings, without_ray: bool) -> None:
         self.settings, self.without_ray = settings, without_ray
 
-    def __call__(self, piece: tuple[JobSpec, Path]) -> str:
+    def __call__(self, piece: tuple[Member, Path]) -> str:
         """Make a run, or continue it from its checkpoint; return why it failed, "" if it did not."""
         from jobs.run.execute import execute
 
-        spec, path = piece
+        member, path = piece
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = RunFolder(path, spec, resume=True, overwrite=False)
+            folder = RunFolder(path, member.spec, resume=True, overwrite=False)
             result = execute(
-                spec,
+                member.spec,
                 self.settings,
                 checkpoints=folder.checkpoint_url,
                 resume=True,
@@ -101,29 +99,25 @@ def run_sweep(
     Yields:
         Each run as it ends, first those that the folder has.
     """
-    places = {member.spec_hash: folder / name_folder(member) for member in members}
-    missing = list[Member]()
+    missing = list[tuple[Member, Path]]()
     for member in members:
-        path = places[member.spec_hash]
+        path = folder / name_folder(member)
         # Written last: a stop rule may end a run early, and one without checkpoints leaves no progress.
         if (path / RESULT).exists():
             yield member, _read_ended(path, "")
         else:
-            missing.append(member)
+            missing.append((member, path))
     if processes is None:
         runner = _Runner(settings, without_ray=False)
-        with _open_ray(missing, settings):
-            for member in missing:
-                path = places[member.spec_hash]
-                yield member, _read_ended(path, runner((member.spec, path)))
+        with _open_ray([member for member, _ in missing], settings):
+            for member, path in missing:
+                yield member, _read_ended(path, runner((member, path)))
         return
-    from jobs.run.without_ray.processes import open_processes, read_result
+    from jobs.run.without_ray.processes import finish_pieces
 
-    with open_processes(min(processes, len(missing) or 1), _Runner, (settings, True)) as submit:
-        futures = {submit((member.spec, places[member.spec_hash])): member for member in missing}
-        for future in as_completed(futures):
-            member = futures.pop(future)
-            yield member, _read_ended(places[member.spec_hash], read_result(future))
+    at_once = min(processes, len(missing) or 1)
+    for (member, path), fault in finish_pieces(missing, at_once, _Runner, (settings, True)):
+        yield member, _read_ended(path, fault)
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
 
 from jobs.grid.journal import Entry
 from jobs.grid.one_run import find_code_version, make_run
 from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
 from jobs.run.without_ray.populations import Populations
-from jobs.run.without_ray.processes import open_processes, read_result
+from jobs.run.without_ray.processes import finish_pieces
 from jobs.settings import Settings
 from jobs.spec.sweep import Member
 
@@ -44,7 +43,6 @@ def run_in_processes(
     Yields:
         Each run with its entry, or with the reason of its failure, as it ends.
     """
-    with open_processes(processes, _Runner, (table, settings, find_code_version(), device)) as submit:
-        futures = {submit(member): member for member in missing}
-        for future in as_completed(futures):
-            yield EndedRun(futures[future], read_result(future))
+    runner = (table, settings, find_code_version(), device)
+    for member, entry in finish_pieces(missing, processes, _Runner, runner):
+        yield EndedRun(member, entry)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
@@ -69,8 +69,27 @@ def open_processes(
             raise
 
 
-def read_result(future: Future[Any]) -> Any:
-    """Return the result of a piece of work; a text that says so if its process was killed."""
+def finish_pieces(
+    pieces: Iterable[Any], processes: int, make_worker: Callable[..., Worker], arguments: tuple[Any, ...]
+) -> Iterator[tuple[Any, Any]]:
+    """Have worker processes do pieces of work.
+
+    Args:
+        pieces: of work.
+        processes: as in `open_processes`, as are the others.
+        make_worker: makes the worker of a process.
+        arguments: of `make_worker`.
+
+    Yields:
+        Each piece with its result as it ends, or with a text that says that its process was killed.
+    """
+    with open_processes(processes, make_worker, arguments) as submit:
+        futures = {submit(piece): piece for piece in pieces}
+        for future in as_completed(futures):
+            yield futures[future], _read_result(future)
+
+
+def _read_result(future: Future[Any]) -> Any:
     try:
         return future.result()
     except BrokenProcessPool:

@@ -8,7 +8,7 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
-from jobs.run.without_ray.processes import open_processes, read_result
+from jobs.run.without_ray.processes import finish_pieces, open_processes
 
 
 def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,5 +33,6 @@ def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_killed_worker_is_the_fault_of_its_piece_of_work() -> None:
-    with open_processes(1, partial, (os._exit,)) as submit:
-        assert "perhaps for want of memory" in read_result(submit(1))
+    ((piece, result),) = finish_pieces([1], 1, partial, (os._exit,))
+    assert piece == 1
+    assert "perhaps for want of memory" in result
