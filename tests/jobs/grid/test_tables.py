@@ -157,12 +157,12 @@ def test_the_paper_scale_of_a_table_is_not_that_of_its_kin_with_another_preset(t
 def test_runs_that_another_table_has_made_are_taken_from_its_journal(tmp_path: Path) -> None:
     sweep, whole = load_table("kdia-sweep"), load_table("kdia-cifar10")
     lent = Journal(tmp_path, whole.name)
-    for method in ("FedAvg", "KDIA"):
+    for method in ("MOON", "KDIA"):
         lent.append(entry(whole, ("Dir(0.5)", method), 2506, 0.5))
     journal = Journal(tmp_path, sweep.name)
     assert take_entries(sweep, journal, list_missing(sweep, journal)) == 2
     assert [made.labels for made in journal.read().values()] == [
-        {"clients": "N = 100, C = 0.1", "method": "FedAvg"},
+        {"clients": "N = 100, C = 0.1", "method": "MOON"},
         {"clients": "N = 100, C = 0.1", "method": "KDIA"},
     ]
     assert take_entries(sweep, journal, list_missing(sweep, journal)) == 0
