@@ -43,6 +43,6 @@ def run_in_processes(
     Yields:
         Each run with its entry, or with the reason of its failure, as it ends.
     """
-    runner = (table, settings, find_code_version(), device)
-    for member, entry in finish_pieces(missing, processes, _Runner, runner):
+    arguments = (table, settings, find_code_version(), device)
+    for member, entry in finish_pieces(missing, processes, _Runner, arguments):
         yield EndedRun(member, entry)
