@@ -51,7 +51,7 @@ PRIVATE_PARAMS = "own"
 class FedAvg(Algorithm):
     """Federated averaging (Algorithm 1): clients train the global model, the server averages their models.
 
-    Most papers change one of its seams: the keys that travel (`shared_keys`), stay with the client
+    Most papers change one of its extension points: the keys that travel (`shared_keys`), stay with the client
     (`private_keys`) or train (`trainable_keys`), the model to begin with (`initial_params`), the loss, the
     gradients (`gradient_correction`), the update (`make_update`), the next model (`server_update`).
     """

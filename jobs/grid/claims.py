@@ -34,11 +34,11 @@ class Comparison(BaseModel):
             up to the last (`reach`) or best (`reach_best`) value of the table's `against` with the same seed.
             A run that never does counts as one round more than it has, so its true number is larger. Or what
             a run has spent until it has `converged`, at the first point of its curve that is at most 0.01
-            below the mean of its last rounds, or until its curve comes up to `target` (`spent`). Then
+            below the mean of its last rounds, or until its curve reaches `target` (`spent`). Then
             `metric` is `rounds` (by default), `bytes`, `simulated_seconds` or `joules` (of a run with
             `devices`), or `processor_seconds`.
         target: of `spent`, a value of the table's metric; None for the end of the run. A seed with a run that
-            never comes up to it is left out.
+            never reaches it is left out.
         direction: of the difference of the value to the baseline: `above` 0, `below` 0, `level`, within the
             margin on both sides, or `not_below`, at most the margin below 0.
         margin: in the units of the metric (0.01 is one point of accuracy), of `level` and `not_below`.

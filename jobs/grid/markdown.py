@@ -132,12 +132,13 @@ def _render_shown(table: Table, runs: Found, what: str) -> list[str]:
 
 
 def _render_further_curve(table: Table, runs: Found, name: str) -> list[str]:
-    """Render the curve of a metric that is not the table's."""
+    """Render the curve of a metric that is not the table's, of the cells that have it."""
     kept = {
         cell: {seed: e.with_metric(name, table.metric) for seed, e in by_seed.items() if name in e.others}
         for cell, by_seed in runs.items()
     }
-    return [f"{name} by round:", _render_curves(table, kept)]
+    kept = {cell: by_seed for cell, by_seed in kept.items() if by_seed}
+    return [f"{name} by round:", _render_curves(table, kept)] if kept else []
 
 
 def _render_further_figure(table: Table, runs: Found, name: str) -> list[str]:
@@ -175,7 +176,7 @@ def _render_spent_to_targets(table: Table, runs: Found) -> list[str]:
     axes = (*table.rows, *table.columns)
     names = [f"{100 * goal:g} %" if table.percent else f"{goal:g}" for goal in table.targets]
     parts = [
-        f"Until {table.metric} comes up to {', '.join(names)}. Mean of the seeds that reach it; in brackets"
+        f"Until {table.metric} reaches {', '.join(names)}. Mean of the seeds that reach it; in brackets"
         " their number, if not all."
     ]
     for name, (title, unit) in SPENT_FIGURES.items():
@@ -267,12 +268,17 @@ def _render_grid(table: Table, figures: Figures, *, signed: bool, digits: int | 
 
 
 def _render_curves(table: Table, runs: Found) -> str:
+    """Render the curve of each cell in `runs`."""
     numbers = sorted({n for by_seed in runs.values() for entry in by_seed.values() for n in entry.curve})
-    axes, cells = list(table.axes), table.cells([*table.rows, *table.columns])
+
+    def find_cell(row: Cell) -> Cell:
+        chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
+        return tuple(chosen[axis] for axis in table.axes)
+
+    cells = [row for row in table.cells([*table.rows, *table.columns]) if find_cell(row) in runs]
 
     def figure(row: Cell, column: Cell) -> str:
-        chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
-        entries = runs[tuple(chosen[axis] for axis in axes)].values()
+        entries = runs[find_cell(row)].values()
         values = [_to_percent(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
         return spread(values, len(table.seeds), digits=1 if table.percent else 3)
 

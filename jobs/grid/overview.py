@@ -28,9 +28,9 @@ def render_overview(table: Table, runs: Found) -> list[str]:
     others = [name for name in (GLOBAL,) if name != table.metric]
     parts = [
         f"Accuracies are in percent, the mean of the last {POINTS} scored rounds. Rounds, bytes and seconds"
-        f" are those until a run comes up to `{table.against}` with the same seed, by `{table.metric}`"
+        f" are those until a run reaches the score of `{table.against}` with the same seed, by `{table.metric}`"
         + "".join(f", and in a table of their own by `{name}`" for name in others)
-        + ". – stands for a run without this figure, or one that never comes up to it."
+        + ". – stands for a run without this figure, or one that never reaches it."
     ]
     for column in table.cells(table.columns):
         by_row = {row: runs[_order(table, row, column)] for row in table.cells(table.rows)}
@@ -38,7 +38,7 @@ def render_overview(table: Table, runs: Found) -> list[str]:
         for name in others:
             having = {row: found for row, found in by_row.items() if _has(table, name, found)}
             if having:
-                parts += [f"Until `{name}` comes up to that of `{table.against}`:"]
+                parts += [f"Until `{name}` reaches that of `{table.against}`:"]
                 parts += [_render(table, having, COSTS, name)]
         if absent := [", ".join(row) for row, by_seed in by_row.items() if not by_seed]:
             parts.append(f"Not run: {', '.join(absent)}.")
@@ -61,7 +61,7 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
         table: the table.
         by_row: its runs in one column.
         columns: names of `OVERVIEW` and `COSTS`.
-        target: the metric that has to come up to that of `against`.
+        target: the metric that has to reach that of `against`.
     """
     opponents = by_row.get((str(table.against),), {})
     goals = {seed: average_last_points(entry, target, table) for seed, entry in opponents.items()}

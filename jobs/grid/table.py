@@ -107,17 +107,18 @@ class Table(BaseModel):
         metric: a score of the round records.
         views: {label: view}, further labels of the (one) column axis: other models of the same runs.
         show: which tables are rendered: an `overview` for each column, with accuracies and the costs until a
-            run comes up to `against`; `final` round, `best` round, the one that the validation set chooses
+            run reaches `against`; `final` round, `best` round, the one that the validation set chooses
             (`chosen`), the mean of the last 10 rounds, as far as they were scored (`tail`), the accuracy by
             round (`curve`), how much it goes up and down from point to point of the second half of the curve
             (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
-            an unsteady one (`fall`), the first round of the curve in which a run comes up to what
+            an unsteady one (`fall`), the first round of the curve in which a run reaches what
             `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed, or rounds,
             bytes, seconds and joules until a run has `converged`: until it is at most 0.01 below its own
-            tail; or the same until it comes up to each of `targets` (`spent`).
+            tail; or the same until it reaches each of `targets` (`spent`).
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
-        curves: other metrics whose values by round are kept and shown, each a table of its own.
+        curves: other metrics whose values by round are kept and shown, each a table of its own, of the
+            cells that have the metric.
         targets: values of the metric, for `spent`.
         against: a label of the (one) column axis or of the (one) row axis; the differences to it are
             rendered too, paired by seed.

@@ -18,7 +18,7 @@ from jobs.grid.overview import find_curve
 from jobs.grid.table import Table
 
 OF_REACH = ("reach", "reach_best")
-"""The values of `show` for which a run may never come up to the goal."""
+"""The values of `show` for which a run may never reach the goal."""
 
 FAR = 1_000_000
 """Rounds by which a run may come too late for the goal, where the outcome should not depend on them."""
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
     HELD = "held"
     REVERSED = "reversed"
-    UNDECIDED = "no difference to tell"
+    UNDECIDED = "undecided"
     CROSSING = "not shown to be level"
     UNTESTABLE = "not testable at this scale"
     NOT_RUN = "not run"
@@ -50,7 +50,7 @@ class Verdict:
         reason: why the claim is not testable, or that the control of a held or reversed claim is not run; ""
             for other verdicts.
         evidence: the cells and the difference of the control that contradicts the claim, and the number of
-            seeds that would tell a control which has to hold; "" without one.
+            seeds that would decide a control which has to hold; "" without one.
         value, baseline: means over the seeds that both have; None without runs.
         difference: of the two, paired by seed; None without runs. In "%", of the geometric means, relative to
             the baseline's.
@@ -105,7 +105,7 @@ class Verdict:
         return ", ".join([f"{own} against {', '.join(baseline.values())}", *rest, *more])
 
     def describe(self) -> str:
-        """Write the verdict, with its reason or the number of seeds that would tell."""
+        """Write the verdict, with its reason or the number of seeds that would decide it."""
         more = [f"{self.reason}: {self.evidence}" if self.evidence else self.reason] if self.reason else []
         return self._describe([*more, *self.describe_seeds()])
 
@@ -118,7 +118,7 @@ class Verdict:
         return f"{self.outcome} ({'; '.join(more)})" if more else str(self.outcome)
 
     def describe_seeds(self, control: Control | None = None) -> list[str]:
-        """Write the number of seeds that would tell, late runs, and seeds that are left out.
+        """Write the number of seeds that would decide, late runs, and seeds that are left out.
 
         Args:
             control: the comparison of the figures, if it is not the claim's own.
@@ -130,15 +130,15 @@ class Verdict:
         elif self.outcome is Outcome.UNDECIDED and self.difference is not None:
             more += self._describe_need(self.difference, judged)
         if self.late:
-            runs = "1 run never comes" if self.late == 1 else f"{self.late} runs never come"
-            more.append(f"{runs} up to the goal")
+            runs = "1 run never reaches" if self.late == 1 else f"{self.late} runs never reach"
+            more.append(f"{runs} the goal")
         if self.diverged:
             how = "diverged" if judged.target is None else "never reached the target"
             more.append(f"{self.diverged} {how}")
         return more
 
     def _describe_need(self, difference: PairedDifference, judged: Comparison) -> list[str]:
-        """Write how many seeds would tell, and that they would tell against the claim or control."""
+        """Write how many seeds would decide, and that they would decide against the claim or control."""
         if self.late:
             return []  # the difference is not known
         if not difference.deviation:
@@ -148,7 +148,8 @@ class Verdict:
         sign = -1 if judged.direction == "below" else 1
         is_against = sign * (difference.mean - sign * (judged.by or 0.0)) < 0
         side = f" against the {type(judged).__name__.lower()}" if is_against else ""
-        return [f"about {self.seeds} seeds would tell{side}" if self.seeds else "over 1,000 seeds would tell"]
+        seeds = f"about {self.seeds}" if self.seeds else "over 1,000"
+        return [f"{seeds} seeds would decide it{side}"]
 
     def format_figures(self) -> str:
         """Write the means of both sides, e.g. `65.2 against 62.0`; "" where they say little."""
@@ -256,7 +257,7 @@ def _compare_figures(
     cell: Mapping[str, str],
     delay: int = 1,
 ) -> Verdict:
-    """Compare two cells; a run that never comes up to the goal counts as `delay` rounds late."""
+    """Compare two cells; a run that never reaches the goal counts as `delay` rounds late."""
     here = {**cell, **claim.value, **comparison.value}
     there = {**here, **comparison.baseline}
     pairs = [(here, there)]
@@ -270,7 +271,7 @@ def _compare_figures(
     shared = sorted(values.keys() & baseline.keys())
     finite = [seed for seed in shared if math.isfinite(values[seed] - baseline[seed])]
     if shared and not finite and comparison.target is not None:
-        reason = f"no seed has both runs come up to {comparison.target:g}"
+        reason = f"no seed has two runs that reach {comparison.target:g}"
         return Verdict(claim, table.name, cell, Outcome.UNTESTABLE, reason)
     if not finite:
         return Verdict(claim, table.name, cell, Outcome.NOT_RUN, diverged=len(shared))
@@ -372,7 +373,7 @@ def _count_late(
     figures: Values,
     seeds: Sequence[int],
 ) -> int:
-    """Count the runs of a cell that never come up to the goal: their figures are beyond their rounds."""
+    """Count the runs of a cell that never reach the goal: their figures are beyond their rounds."""
     if comparison.show not in OF_REACH:
         return 0
     entries = found[tuple(labels[axis] for axis in table.axes)]

@@ -63,7 +63,7 @@ def assert_close(found: Any, wanted: Any, tolerance: float) -> None:
 
 def test_every_hook_seam_and_capability_has_its_row() -> None:
     assert first_column(section("Hooks of Algorithm")) == hooks(Algorithm)
-    assert first_column(section("Seams of FedAvg")) == hooks(FedAvg) - hooks(Algorithm)
+    assert first_column(section("Extension points of FedAvg")) == hooks(FedAvg) - hooks(Algorithm)
     table = section("Capabilities")
     kinds = [getattr(capabilities, name) for name in first_column(table)]
     declared = {

@@ -25,7 +25,7 @@ def test_the_numbers_of_algorithms_are_true() -> None:
     rows = re.findall(r"^\| \[\w+\]\(docs/methods/(\w+)\.md\) \| (\d+) \|", README, re.MULTILINE)
     assert {name: int(number) for name, number in rows} == families
     total = str(len(ALGORITHMS))
-    assert re.findall(r"^(\d+) algorithms, one file each", README, re.MULTILINE) == [total]
+    assert re.findall(r"^(\d+) algorithms, each in one file", README, re.MULTILINE) == [total]
     assert re.findall(r"^\| algorithms \| (\d+) \|", README, re.MULTILINE) == [total]
 
 

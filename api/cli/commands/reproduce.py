@@ -238,7 +238,7 @@ def _explain_verdicts(table: Table, verdicts: Sequence[Verdict]) -> list[str]:
         f"difference: the first cell minus the second{metric}, seed by seed ({seeds}): mean and 95 % interval"
         + points,
         "held: the interval excludes 0 in the claimed direction; reversed: in the other direction;"
-        " no difference to tell: it includes 0",
+        " undecided: it includes 0",
         *words,
         f"p (Holm): of the paired t-test, adjusted for {count} comparisons",
     ]

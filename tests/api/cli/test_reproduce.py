@@ -98,17 +98,17 @@ def test_the_demo_gets_three_verdicts(fedsim: Fedsim, tmp_path: Path) -> None:
     done = fedsim("reproduce", "demo-claim", "--out", str(tmp_path))
     assert done.code == 0
     rows = [line for line in done.out.splitlines() if "FedAvg" in line]
-    assert [re.search("held|reversed|no difference", row)[0] for row in rows] == [  # type: ignore[index]
+    assert [re.search("held|reversed|undecided", row)[0] for row in rows] == [  # type: ignore[index]
         "held",
         "reversed",
-        "no difference",
+        "undecided",
     ]
     assert "12 of 12 runs" in done.err
     assert "seed by seed (1, 2, 3): mean and 95 % interval, in percentage points" in done.err
     assert "adjusted for 3 comparisons" in done.err
     assert f"fedsim reproduce demo-claim --report --out {tmp_path}" in done.err
     again = fedsim("reproduce", "demo-claim", "--out", str(tmp_path), "--format", "json")
-    assert [verdict["verdict"] for verdict in again.data] == ["held", "reversed", "no difference to tell"]
+    assert [verdict["verdict"] for verdict in again.data] == ["held", "reversed", "undecided"]
     (listed,) = (
         each
         for each in fedsim("reproduce", "list", "--out", str(tmp_path), "--format", "json").data

@@ -43,7 +43,7 @@ def test_verdicts_are_those_of_the_command(
     found = http.get(ROUTE, params={"label": ["table=demo-claim", "preset=demo"]}).json()
     assert (found["finished"], found["runs"], found["paper"]) == (12, 12, "demo")
     assert found["command"] == "fedsim reproduce demo-claim --on service"
-    assert [each["verdict"] for each in found["claims"]] == ["held", "reversed", "no difference to tell"]
+    assert [each["verdict"] for each in found["claims"]] == ["held", "reversed", "undecided"]
     for said, verdict in zip(found["claims"], verdicts, strict=True):
         assert (said["difference"], said["p"]) == (verdict.format_difference(), verdict.format_p())
         assert (said["sentence"], said["cells"]) == (verdict.claim.sentence, verdict.describe_cell())

@@ -54,7 +54,7 @@ def test_a_true_a_false_and_an_undecidable_claim_get_their_verdicts(table: Table
     assert [v.outcome for v in judge_claims(told, clear)] == [Outcome.HELD, Outcome.REVERSED]
     unclear = judge_claims(told, plant(told, [0.10, -0.09, 0.02]))
     assert [v.outcome for v in unclear] == [Outcome.UNDECIDED] * 2
-    assert "seeds would tell" in unclear[0].describe()
+    assert "seeds would decide it" in unclear[0].describe()
 
 
 def test_the_interval_and_holms_p_are_those_of_scipy(table: Table) -> None:
@@ -190,7 +190,7 @@ def test_a_control_that_must_hold_contradicts_while_it_is_open(table: Table, mus
     for differences, held in ([0.10, -0.09, 0.02], not must_hold), ([0.10, 0.11, 0.12], True):
         [verdict] = judge_claims(told, clear | plant(told, differences, "Dir(1)"))
         assert verdict.outcome is (Outcome.HELD if held else Outcome.UNTESTABLE)
-        assert held or re.search(r"points, about \d+ seeds would tell\)", verdict.describe())
+        assert held or re.search(r"points, about \d+ seeds would decide it\)", verdict.describe())
     [missing] = judge_claims(told, clear)
     named = "not testable at this scale (its control is not run)"
     without = named if must_hold else UNCONTROLLED
@@ -206,7 +206,7 @@ def test_the_seeds_that_would_tell_a_control_are_those_of_its_own_direction(
     told = with_claims(table, {**BETTER, **IID, "control": must})
     open_ = plant(told, [-0.10, 0.04, -0.02], "Dir(1)")
     [verdict] = judge_claims(told, plant(told, [0.10, 0.11, 0.12]) | open_)
-    assert re.search(rf"points, about \d+ seeds would tell{side}\)", verdict.describe())
+    assert re.search(rf"points, about \d+ seeds would decide it{side}\)", verdict.describe())
 
 
 def test_a_control_may_leave_a_reversed_claim_as_it_is(table: Table) -> None:
@@ -243,7 +243,7 @@ def test_what_was_not_run_or_diverged_has_no_verdict(table: Table) -> None:
     assert (other.outcome, other.difference) == (Outcome.NOT_RUN, None)
     assert large.describe() == "not testable at this scale (20 clients here)"
     one = {key: run for key, run in runs.items() if run.seed == 1}
-    assert judge_claims(told, one)[0].describe() == "no difference to tell (one seed)"
+    assert judge_claims(told, one)[0].describe() == "undecided (one seed)"
 
 
 def test_every_label_of_an_axis_may_be_judged_by_one_of_them(table: Table) -> None:
@@ -289,13 +289,13 @@ def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(tab
     assert verdict.difference is not None
     assert verdict.value == pytest.approx((2 + 1 + 3) / 3)
     assert (verdict.baseline, verdict.difference.mean, verdict.unit) == (2, 0, "rounds")
-    assert verdict.describe() == "no difference to tell (1 run never comes up to the goal)"
+    assert verdict.describe() == "undecided (1 run never reaches the goal)"
     assert verdict.p_value is None
 
 
 @pytest.mark.parametrize(("late", "outcome"), [(1, Outcome.UNDECIDED), (3, Outcome.HELD)])
 def test_a_verdict_does_not_depend_on_how_late_a_run_is(table: Table, late: int, outcome: Outcome) -> None:
-    """`plain` comes up to the goal of `strong` in rounds 18 to 20 of 20, or never, which counts as 21."""
+    """`plain` reaches the goal of `strong` in rounds 18 to 20 of 20, or never, which counts as 21."""
     claim = {**BETTER, **IID, "value": STRONG, "baseline": PLAIN, "show": "reach", "direction": "below"}
     told = with_claims(table, claim).model_copy(update={"against": "strong"})
     runs = plant(told, [0.0, 0.0, 0.0])
@@ -315,7 +315,7 @@ def test_scores_that_differ_by_the_same_number_tell_nothing(table: Table) -> Non
     [verdict] = judge_claims(told, plant(told, [0.60, 0.60, 0.60]))
     assert verdict.difference is not None
     assert (verdict.difference.mean, verdict.difference.deviation, verdict.p_value) == (-1, 0, None)
-    assert verdict.describe() == "no difference to tell (one difference with all seeds)"
+    assert verdict.describe() == "undecided (one difference with all seeds)"
 
 
 def test_an_open_difference_against_the_claim_is_named(table: Table) -> None:
@@ -323,7 +323,7 @@ def test_an_open_difference_against_the_claim_is_named(table: Table) -> None:
     [verdict] = judge_claims(told, plant(told, [-0.10, 0.01, -0.08]))
     assert (
         verdict.describe()
-        == f"no difference to tell (about {verdict.seeds} seeds would tell against the claim)"
+        == f"undecided (about {verdict.seeds} seeds would decide it against the claim)"
     )
 
 
@@ -380,7 +380,7 @@ def test_all_claims_in_short_count_the_verdicts(table: Table) -> None:
     told = with_claims(table, BETTER)
     verdicts = judge_claims(told, plant(told, [0.1, 0.11, 0.12]) | plant(told, [0.1, -0.1, 0.0], "Dir(1)"))
     text = render_claims({"kdia": verdicts})
-    counts = "**held** in 1 of 2 (1 by Holm); **no difference to tell** in 1 of 2"
+    counts = "**held** in 1 of 2 (1 by Holm); **undecided** in 1 of 2"
     assert f"| [KDIA](kdia.md#card) | Strong is better. | this project | {counts} | plain | +0.00" in text
 
 
@@ -482,7 +482,7 @@ def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> 
     assert reached.difference is not None
     assert reached.difference.pairs == 2
     assert "1 never reached the target" in reached.describe()
-    assert never.describe() == "not testable at this scale (no seed has both runs come up to 0.9)"
+    assert never.describe() == "not testable at this scale (no seed has two runs that reach 0.9)"
     assert (whole.outcome, whole.value, whole.baseline) == (Outcome.UNDECIDED, 40.0, 40.0)
 
 

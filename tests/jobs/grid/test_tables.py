@@ -406,7 +406,7 @@ def test_an_overview_has_accuracies_and_the_costs_until_the_target(tmp_path: Pat
     said = render(table, {line.key: line for line in runs})
     assert "| plain | 30.0 (1) | 30.0 (1) | – | 2 (1) | – | – |" in said
     assert "| strong | 30.0 (1) | 67.5 (1) | – | 1 (1) | 2 (1) | 3 (1) |" in said
-    _, by_global = said.split("Until `global_accuracy` comes up to that of `plain`:")
+    _, by_global = said.split("Until `global_accuracy` reaches that of `plain`:")
     assert "| strong | 2 (1) | – | – |" in by_global
     assert "Not run" not in said
 

@@ -266,7 +266,7 @@ curve_every: 2
 
 
 def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settings) -> None:
-    """FedBABU is scored personally in the end alone, and its model before that by round; FedPer has none."""
+    """FedBABU is scored personally in the end alone, and its global model by round; FedPer has none, and no row."""
     file = tmp_path / "personal.yaml"
     file.write_text(PERSONAL, "utf-8")
     table, shared, made = read_table(file), Populations(), {}
@@ -284,7 +284,7 @@ def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settin
     text = render(table, {entry.key: entry for entry in made.values()})
     first, last = (100 * value for value in fedbabu.others["global_accuracy"].curve.values())
     assert "global_accuracy by round:\n\n| method | round 2 | round 4 |" in text
-    assert f"| FedPer | – | – |\n| FedBABU | {first:.1f} | {last:.1f} |" in text
+    assert f"| --- | --- | --- |\n| FedBABU | {first:.1f} | {last:.1f} |" in text
     deviations = (100 * entry.final["personal_accuracy_std"] for entry in (fedper, fedbabu))
     assert "| {:.2f} | {:.2f} |".format(*deviations) in text
 
