@@ -183,5 +183,7 @@ def make_slug(text: str) -> str:
 def _read_ended(path: Path, fault: str) -> LocalRun:
     if fault:
         return LocalRun(str(path), JobState.FAILED, {}, fault)
-    last = (path / ROUNDS).read_text("utf-8").rstrip("\n").split("\n")[-1]
-    return LocalRun(str(path), JobState.SUCCEEDED, json.loads(last)["metrics"])
+    last = json.loads((path / ROUNDS).read_text("utf-8").rstrip("\n").split("\n")[-1])
+    # After a stop rule the result may be of an earlier round.
+    end = last.get("end") or {}
+    return LocalRun(str(path), JobState.SUCCEEDED, {**last["metrics"], **end.get("metrics", {})})

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from api.sdk.client import FedSimClient
-from fedsim.errors import FedsimError
+from api.sdk.transport.followers import is_temporary
+from fedsim.errors import FedsimError, ServiceError
 from jobs.grid.one_run import make_entry
 from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
@@ -33,14 +34,18 @@ def run_on_service(table: Table, missing: Sequence[Member], client: FedSimClient
         for member in group.members:
             job = group.job_of(member)
             if member.spec_hash in needed and (job is None or job.state in FINAL):
+                ended = _read_ended_run(table, member, job, client)
+                if ended is None:
+                    break  # the service does not answer: the next look waits for it
                 needed.remove(member.spec_hash)
-                yield _read_ended_run(table, member, job, client)
+                yield ended
         if needed:
             time.sleep(PAUSE)
             group.refresh(patient=True)
 
 
-def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun:
+def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSimClient) -> EndedRun | None:
+    """Read the rounds of a run; None if the service does not answer for now."""
     if job is None:
         return EndedRun(member, "its job was deleted")
     if job.state is not JobState.SUCCEEDED:
@@ -48,4 +53,6 @@ def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSi
     try:
         return EndedRun(member, make_entry(member, table, client.job(job.id).rounds()))
     except FedsimError as error:
+        if isinstance(error, ServiceError) and is_temporary(error):
+            return None
         return EndedRun(member, f"job {job.id}: {error}")

@@ -252,7 +252,7 @@ class AsyncJobHandle(JobView):
         Raises:
             SpecError: the changed spec is wrong; the error lists every fault.
         """
-        key = idempotency_key or uuid.uuid4().hex
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         job = await self._connection.send(calls.clone(self.id, set or {}, priority, labels, key))
         return AsyncJobHandle(self._connection, job)
 

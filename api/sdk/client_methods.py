@@ -76,7 +76,7 @@ class ClientMethods:
             DoesNotFit: the job can never fit the service's cluster.
             Conflict: a job with another spec has this key.
         """
-        key = idempotency_key or uuid.uuid4().hex
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         data = await self._read_spec(spec, set)
         job = await self._connection.send(calls.submit(data, priority, labels or {}, key))
         return AsyncJobHandle(self._connection, job)

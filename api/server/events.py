@@ -223,7 +223,8 @@ class EventHub:
                     seen = frames[-1].id
                     if frames[-1].terminal:
                         return
-                elif feed.failed:
+                elif feed.failed or (feed.ended and seen >= feed.last_id):
+                    # A resumed job has new events, which this feed does not poll: the watcher reconnects.
                     return
                 elif not await feed.wait_for_frames(self.keep_alive):
                     yield KEEP_ALIVE_COMMENT

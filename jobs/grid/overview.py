@@ -28,7 +28,8 @@ def render_overview(table: Table, runs: Found) -> list[str]:
     others = [name for name in (GLOBAL,) if name != table.metric]
     parts = [
         f"Accuracies are in percent, the mean of the last {POINTS} scored rounds. Rounds, bytes and seconds"
-        f" are those until a run reaches the score of `{table.against}` with the same seed, by `{table.metric}`"
+        f" are those until a run reaches the score of `{table.against}` with the same seed,"
+        f" by `{table.metric}`"
         + "".join(f", and in a table of their own by `{name}`" for name in others)
         + ". – stands for a run without this figure, or one that never reaches it."
     ]

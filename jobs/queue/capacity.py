@@ -24,6 +24,9 @@ NODE_REFRESH_SECONDS = 10.0
 NODE_GROWTH_SECONDS = 60.0
 """Seconds after a change of the nodes in which the cluster may still grow: no job fails yet."""
 
+MOST_FITTING_JOBS = 10_000
+"""Jobs of which the queue remembers that they fitted; it forgets the oldest ones."""
+
 MAX_JOBS_CHECKED = 100
 """Waiting jobs that are checked, from the front of the queue; later jobs are checked when they move up."""
 
@@ -40,7 +43,7 @@ class ClusterCapacity:
         self.store, self.may_gain_nodes = store, may_gain_nodes
         self.nodes: Sequence[ClusterNode] | None = None
         self._counted_at = self._changed_at = 0.0
-        self._fitting_jobs: set[tuple[str, int]] = set()
+        self._fitting_jobs: dict[str, None] = {}
 
     def refresh_nodes(self, cluster: JobCluster) -> None:
         """Count the nodes again if the last count is older than `NODE_REFRESH_SECONDS`.
@@ -67,7 +70,8 @@ class ClusterCapacity:
         """Fail the waiting jobs that the empty cluster cannot hold.
 
         A job is checked when it is among the first `MAX_JOBS_CHECKED`, and again when it is the first. A job
-        that fitted before waits, because lost nodes may be replaced; so do all jobs if no node takes workers.
+        that fitted before waits, because lost nodes may be replaced: one that has trained, or that fitted
+        since the service started. So do all jobs if no node takes workers.
 
         Returns:
             Why the first job of the queue cannot start yet, but may later; None if it fits.
@@ -77,22 +81,30 @@ class ClusterCapacity:
         if not self.nodes:
             return "the Ray cluster has no node now"
         waiting = self.store.queue(limit=MAX_JOBS_CHECKED)
-        self._fitting_jobs &= {_make_key(job) for job in waiting}
         takes_workers = any(node.cpus or node.gpus for node in self.nodes)
         is_first, why_first_waits = True, None
         for job in waiting:
-            if not is_first and _make_key(job) in self._fitting_jobs:
+            if not is_first and self._has_fitted(job):
                 continue
             misfit = self._find_misfit(job, self.nodes)
             if misfit is None:
-                self._fitting_jobs.add(_make_key(job))
+                self._remember_fitting_job(job)
                 is_first = False
-            elif takes_workers and self.are_nodes_complete() and _make_key(job) not in self._fitting_jobs:
+            elif takes_workers and self.are_nodes_complete() and not self._has_fitted(job):
                 self._fail_job(job, misfit)
             elif is_first:
                 why_first_waits = f"it does not fit on the nodes that are there now: {misfit.message}"
                 is_first = False
         return why_first_waits
+
+    def _has_fitted(self, job: Job) -> bool:
+        """Return whether the job has trained on this cluster, or once fitted on its nodes."""
+        return (self.may_gain_nodes and job.rounds_done > 0) or job.id in self._fitting_jobs
+
+    def _remember_fitting_job(self, job: Job) -> None:
+        self._fitting_jobs[job.id] = None
+        if len(self._fitting_jobs) > MOST_FITTING_JOBS:
+            del self._fitting_jobs[next(iter(self._fitting_jobs))]
 
     def _find_misfit(self, job: Job, nodes: Sequence[ClusterNode]) -> DoesNotFit | None:
         try:
@@ -110,7 +122,3 @@ class ClusterCapacity:
             job.id, JobState.QUEUED, JobState.FAILED, reason=reason, message=str(error)
         ):
             log.warning("job %s can never run here: %s", job.id, error)
-
-
-def _make_key(job: Job) -> tuple[str, int]:
-    return job.id, job.resumes

@@ -300,7 +300,7 @@ class Reconciler:
         with contextlib.suppress(OSError):
             path = self.settings.log_path(job.id)
             with path.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {level} {message}\n")
+                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC {level} {message}\n")
 
     def _stop_overdue_job(
         self, ray: JobCluster, job: Job, why: str, grace_seconds: float, repeat_seconds: float

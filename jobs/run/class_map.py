@@ -43,7 +43,7 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
     if (known := read_class_map(settings, job_id)) is not None:
         return known
     found = make_class_map(spec, settings)
-    _save_class_map(settings.job_dir(job_id) / FILE, found)
+    _save_class_map(settings.home / "jobs" / job_id / FILE, found)
     return found
 
 

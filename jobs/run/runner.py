@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,7 +154,8 @@ def _write_failure(store: JobStore, job_id: str, error: Exception, ray_job_id: s
 @contextmanager
 def _log_to_job_file(settings: Settings, job_id: str) -> Iterator[None]:
     """Send the log of this process to the job's log file and to standard output."""
-    pattern = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    pattern = logging.Formatter("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    pattern.converter = time.gmtime  # the service writes to this file too, perhaps in another time zone
     handlers: list[logging.Handler] = [
         logging.FileHandler(settings.log_path(job_id), encoding="utf-8"),
         logging.StreamHandler(sys.stdout),

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.spec.fields import find_algorithm_name
+from jobs.spec.fields import drop_weight_hashes, find_algorithm_name
 from jobs.spec.spec_text import set_fields
 
 
@@ -14,7 +14,8 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     """Return the spec of a clone, as plain data, unchecked.
 
     A job's spec holds every default. A default that no longer fits the changed fields is removed: the name,
-    if it was the algorithm's name. `set_fields` removes `local.epochs` if `local.steps` is set.
+    if it was the algorithm's name, and the SHA-256 of initial weights. `set_fields` removes `local.epochs` if
+    `local.steps` is set.
 
     Args:
         spec: of the job.
@@ -24,6 +25,8 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
         SpecError: for every path that leads through a plain value.
     """
     data: dict[str, Any] = copy.deepcopy(dict(spec))
+    if any(path.startswith("model.init") for path in fields):
+        drop_weight_hashes(data)
     if "name" not in fields and data.get("name") == find_algorithm_name(data):
         del data["name"]
     return set_fields(data, fields)

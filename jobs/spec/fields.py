@@ -91,6 +91,13 @@ class Init(Section):
         return self
 
 
+def drop_weight_hashes(spec: dict[str, Any]) -> dict[str, Any]:
+    """Remove the SHA-256 of initial weights, which fedsim fills in, from a spec as plain data; return it."""
+    for model in spec["model"] if isinstance(spec.get("model"), list) else [spec.get("model", {})]:
+        (model.get("init") or {}).pop("sha256", None)
+    return spec
+
+
 def _expand_init(value: Any) -> Any:
     """Expand `init: FILE` and `init: JOB`; a file that looks like a job's id can be written `./FILE`."""
     if not isinstance(value, str):

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from jobs.spec.fields import drop_weight_hashes
 from jobs.spec.job_spec import JobSpec
 
 Axes: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -78,12 +79,13 @@ def make_set_items(value: Any) -> list[str]:
 def hash_spec(spec: JobSpec, varied: Collection[str] = ()) -> str:
     """Hash all fields on which a spec's result depends, the seed included.
 
-    Defaults are left out, so that the hash stays the same when specs get new fields.
+    Defaults are left out, so that the hash stays the same when specs get new fields. The SHA-256 of initial
+    weights is left out too: a service fills it in.
 
     Args:
         spec: of the run.
         varied: fields of `FIELDS_WITHOUT_EFFECT` that are hashed nevertheless.
     """
     without = set(FIELDS_WITHOUT_EFFECT).difference(varied)
-    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=without)
+    plain = drop_weight_hashes(spec.model_dump(mode="json", exclude_defaults=True, exclude=without))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from fedsim.errors import FieldError, RequestError
+from jobs.spec.fields import drop_weight_hashes
 from jobs.spec.job_spec import JobSpec
 
 MAX_SPEC = 100_000
@@ -41,10 +42,9 @@ class CheckedSubmission(NamedTuple):
         Fields with their default are left out, so that a version with more fields computes the same hash. The
         SHA-256 of initial weights is left out too: the service fills it in.
         """
-        data = self.spec.model_dump(mode="json", exclude_defaults=True)
-        for model in data["model"] if isinstance(data.get("model"), list) else [data.get("model", {})]:
-            model.get("init", {}).pop("sha256", None)
-        return self._compute_hash(data)
+        return self._compute_hash(
+            drop_weight_hashes(self.spec.model_dump(mode="json", exclude_defaults=True))
+        )
 
     def has_hash(self, body_hash: str) -> bool:
         """Return whether this is the body's hash; older versions hashed every default too."""

@@ -95,7 +95,7 @@ class JobQuery(NamedTuple):
         """Make the token of the page that follows this row."""
         place = [last[key.column.name] for key in self.keys]
         values = [value.isoformat() if isinstance(value, datetime) else value for value in place]
-        text = json.dumps([self._hash_filters(), *values])
+        text = json.dumps([self._hash_filters(), *values], ensure_ascii=False)
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     def _build_filters(self, states: Collection[str] = ()) -> Iterator[ColumnElement[bool]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.errors import SettingsError
+from jobs.file_locks import lock_file
 from jobs.run.json_lines import read_lines, write_line
 
 SEARCH, TRIALS, BEST = "search.json", "trials.jsonl", "best.yaml"
@@ -44,6 +46,20 @@ class Trial:
     def score(self) -> float | None:
         """The metric after the last trained round; None without a score."""
         return self.scores.get(self.rounds)
+
+
+@contextmanager
+def open_record(folder: Path, search: Mapping[str, Any]) -> Iterator[SearchRecord]:
+    """Read the record of a search, and keep a second search out of its folder; see `SearchRecord`.
+
+    Raises:
+        SettingsError: the folder has another search, or another process works in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_file(folder / ".lock") as is_free:
+        if not is_free:
+            raise SettingsError(f"another search works in {folder}", "wait for it, or give --out")
+        yield SearchRecord(folder, search)
 
 
 class SearchRecord:

@@ -14,7 +14,7 @@ from jobs.spec import JobSpec
 from jobs.spec.sweep import GROUP
 from jobs.tune.halving import Step, choose_step
 from jobs.tune.plan import Search, SearchOptions, check_search, plan_search
-from jobs.tune.record import BEST, SearchRecord, Trial
+from jobs.tune.record import BEST, SearchRecord, Trial, open_record
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
 from jobs.tune.service_trials import Service, ServiceTrials
@@ -84,7 +84,7 @@ def tune(
     Raises:
         SpecError: the spec, a space or an option is wrong, or the spec has no validation set.
         Unreachable: the service has not answered for a minute.
-        SettingsError: Optuna is not installed, or the folder has another search.
+        SettingsError: Optuna is not installed, the folder has another search, or another process works in it.
         FedsimError: every trial failed; or the run with the test set failed.
     """
     options = SearchOptions(
@@ -103,21 +103,21 @@ def tune(
         place = ServiceTrials(on, search, processes)
         label = f"{GROUP}={place.name}"
     check_search(search, place.check)
-    record = SearchRecord(Path(out), search.to_document())
-    _run_trials(search, record, place, on_score)
-    result = TuneResult(search, record.trials, record.metric, label=label)
-    if result.best.score is None:
-        hint = "run the spec once, such as by `fedsim run`, to see the whole error"
-        raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", hint)])
-    (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
-    number = result.best.number
-    if test and number not in record.test:
-        final = place.run_best(result.spec)
-        line = {"trial": number, "test": final.metrics, "digest": final.digest}
-        record.add({**line, "job": final.job} if final.job else line)
-        result.run = final.run
-    result.test, result.job = record.test.get(number, {}), record.test_job
-    return result
+    with open_record(Path(out), search.to_document()) as record:
+        _run_trials(search, record, place, on_score)
+        result = TuneResult(search, record.trials, record.metric, label=label)
+        if result.best.score is None:
+            hint = "run the spec once, such as by `fedsim run`, to see the whole error"
+            raise SpecError([FieldError("space", None, f"no trial has a score: {result.best.error}", hint)])
+        (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
+        number = result.best.number
+        if test and number not in record.test:
+            final = place.run_best(result.spec)
+            line = {"trial": number, "test": final.metrics, "digest": final.digest}
+            record.add({**line, "job": final.job} if final.job else line)
+            result.run = final.run
+        result.test, result.job = record.test.get(number, {}), record.test_job
+        return result
 
 
 def _run_trials(

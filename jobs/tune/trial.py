@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -227,8 +228,12 @@ class LocalTrials:
         if self.processes == 1:
             yield partial(_train_here, Trainer(self.settings))
             return
-        with open_processes(self.processes, Trainer, (self.settings,)) as train:
-            yield train
+        try:
+            with open_processes(self.processes, Trainer, (self.settings,)) as train:
+                yield train
+        except BrokenProcessPool:
+            hint = "give fewer --processes; the same call continues the search"
+            raise FedsimError("a process was killed, perhaps for want of memory", hint) from None
 
     def run_best(self, spec: JobSpec) -> FinalScore:
         """Run the best spec in this process."""

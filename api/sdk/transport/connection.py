@@ -74,7 +74,8 @@ def resolve_address(url: str | None, token: str | None, timeout: float) -> Addre
         "base_url": url,
         "timeout": httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
         # Every watcher holds a connection for as long as it watches: their number has no bound.
-        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        # The service closes a connection after 5 s without a request; the next one may be on its way by then.
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0),
         # A proxy of the environment cannot know what runs on this machine.
         "trust_env": not here,
         # Without TLS nothing is verified; to load the certificates would take longer than most calls.

@@ -38,7 +38,7 @@ class JudgedClaim(FrozenRecord):
     paper: str = Field(description="The paper's own figures; empty if it has none.")
     cells: str = Field(description="What is compared, such as `KDIA against FedAvg, Dir(0.1)`.")
     verdict: str = Field(description="Such as `held`, `reversed` or `undecided`.")
-    remark: str = Field(description="The reason of the verdict, or how many seeds would decide it; may be empty.")
+    remark: str = Field(description="The reason of the verdict, or how many seeds decide it; may be empty.")
     figures: str = Field(description="The means of both sides; empty if they say little.")
     difference: str = Field(description="Paired by seed, with its 95 % interval; empty without runs.")
     p: str = Field(description="Adjusted by Holm's method over the table; empty without an interval.")

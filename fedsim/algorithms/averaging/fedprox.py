@@ -10,8 +10,10 @@ Wire:
     keeps   nothing
     server  params
 
-Deviations: none; every client makes all of its local steps. The reference is a snapshot of the broadcast
-model, never the live parameters, and buffers are outside the term.
+Deviations: the paper draws clients with the probabilities p_k and counts them equally; fedsim draws them
+uniformly and weighs them by numbers of examples. Every client makes all of its local steps, unless a
+deadline ends them. The reference is a snapshot of the broadcast model, never the live parameters, and
+buffers are outside the term.
 
 Reference result: see docs/results/README.md.
 """

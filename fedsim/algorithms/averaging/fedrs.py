@@ -15,7 +15,8 @@ The local loss is the cross-entropy of the logits a_c f_c(x), where a_c is 1 for
 holds examples, and `alpha` for all others.
 
 Deviations: the whole logit is scaled, with its bias; the authors' classifier has none. The authors' code
-moves a_c from `alpha` to 1 with n_c / max n; here a_c has two values, as in the paper.
+moves a_c from `alpha` to 1 with n_c / max n, and further towards 1 in every local step; here a_c has two
+values, as in the paper.
 
 Reference result: see docs/results/common.md.
 """

@@ -23,9 +23,11 @@ train on. It stops after `patience` steps without a better accuracy. The best st
 model; the untrained mean counts as the first student.
 
 Deviations: the student is judged on a share of the public set; the authors' code uses a part of the training
-set. An architecture without clients in the cohort is trained as well. Logits of a diverged model are left out
-of the mean. Bytes are those of the models, as the paper's clients send them; `charged: logits` counts as
-the ACE-pFL paper does: a number for each public example and class in both directions.
+set, and by default keeps the last student; here the best one is kept, so a round in which no student beats
+the untrained mean is a round of FedAvg. An architecture without clients in the cohort is trained as well.
+Logits of a diverged model are left out of the mean. Bytes are those of the models, as the paper's clients
+send them; `charged: logits` counts as the ACE-pFL paper does: a number for each public example and class in
+both directions.
 
 Reference result: see docs/results/ace-pfl.md.
 """

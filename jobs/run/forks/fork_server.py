@@ -38,6 +38,9 @@ from jobs.run.forks.code_state import compute_code_state
 MOST_REMEMBERED = 1000
 """Ended runners whose exit code and output the server keeps."""
 
+MOST_OUTPUT = 20_000
+"""Bytes of a runner's output, the last ones, that the server reads, and keeps after its end."""
+
 QUESTION_SECONDS = 5.0
 """Seconds that a caller may take to send its question."""
 
@@ -157,7 +160,7 @@ class ForkServer:
             known.send(signal.SIGTERM)
             known.kill_at = time.monotonic() + STOP_SECONDS
         if question["ask"] == "output":
-            return {"known": True, "text": known.output.read_text("utf-8", errors="replace")[-20_000:]}
+            return {"known": True, "text": _read_end(known.output).decode("utf-8", "replace")}
         return {"known": True, "exit_code": known.exit_code}
 
     def _start(self, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +227,8 @@ class ForkServer:
             if (ended := running.pop(pid, None)) is not None:
                 ended.exit_code = os.waitstatus_to_exitcode(status)
                 ended.send(signal.SIGKILL)  # processes that it left
+                with suppress(OSError):
+                    _cut_to_end(ended.output)
 
     def _kill_overdue(self) -> None:
         for each in self.runners.values():
@@ -235,6 +240,19 @@ class ForkServer:
         ended = [key for key, each in self.runners.items() if not each.is_running]
         for key in ended[: max(0, len(self.runners) - MOST_REMEMBERED)]:
             self.runners.pop(key).output.unlink(missing_ok=True)
+
+
+def _read_end(output: Path) -> bytes:
+    """Read the last bytes of a runner's output, `MOST_OUTPUT` at most: the whole may not fit the memory."""
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - MOST_OUTPUT))
+        return file.read(MOST_OUTPUT)
+
+
+def _cut_to_end(output: Path) -> None:
+    """Leave only the last bytes of the output of a runner that has ended: the job's log has the rest."""
+    if output.stat().st_size > MOST_OUTPUT:
+        output.write_bytes(_read_end(output))
 
 
 def main(arguments: list[str]) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
@@ -17,6 +18,9 @@ import torch
 Worker: TypeAlias = Callable[[Any], Any]
 """Does one piece of work; a worker process keeps its own between pieces."""
 
+
+KILLED = "a process was killed, perhaps for want of memory: give fewer --processes"
+"""What became of a piece of work whose process was killed."""
 
 _HERE: dict[str, Worker] = {}  # one entry, in worker processes only: an initialiser returns nothing
 
@@ -74,6 +78,8 @@ def finish_pieces(
 ) -> Iterator[tuple[Any, Any]]:
     """Have worker processes do pieces of work.
 
+    A killed process takes the others with it, and what they were doing. New ones do the pieces that are left.
+
     Args:
         pieces: of work.
         processes: as in `open_processes`, as are the others.
@@ -83,17 +89,36 @@ def finish_pieces(
     Yields:
         Each piece with its result as it ends, or with a text that says that its process was killed.
     """
-    with open_processes(processes, make_worker, arguments) as submit:
-        futures = {submit(piece): piece for piece in pieces}
-        for future in as_completed(futures):
-            yield futures[future], _read_result(future)
+    left = deque(pieces)
+    while left:
+        with open_processes(processes, make_worker, arguments) as submit:
+            yield from _finish_until_killed(left, processes, submit)
+
+
+def _finish_until_killed(
+    left: deque[Any], processes: int, submit: Callable[[Any], Future[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    """Do pieces of work until none is left, or until a process was killed; see `finish_pieces`."""
+    running, killed = dict[Future[Any], Any](), False
+    while running or (left and not killed):
+        # No piece waits in the pool: a killed process is the fault of a piece that had begun.
+        while left and not killed and len(running) < processes:
+            try:
+                future = submit(left[0])
+            except BrokenProcessPool:
+                killed = True
+            else:
+                running[future] = left.popleft()
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            killed = killed or isinstance(future.exception(), BrokenProcessPool)
+            yield running.pop(future), _read_result(future)
 
 
 def _read_result(future: Future[Any]) -> Any:
     try:
         return future.result()
     except BrokenProcessPool:
-        return "a process was killed, perhaps for want of memory: give fewer --processes"
+        return KILLED
 
 
 @contextmanager

@@ -72,6 +72,21 @@ def test_a_broken_run_ends_no_other_and_is_named(fedsim: Fedsim, file: Path, tmp
     assert "1 of 1" in done.out
 
 
+def test_the_result_is_that_of_the_round_which_the_stop_rule_chose(
+    fedsim: Fedsim, file: Path, tmp_path: Path
+) -> None:
+    stopped = FILE.replace(
+        "rounds: 2", "rounds: 9, stop: {metric: global_accuracy, patience: 1}, local.lr: 1.0"
+    )
+    file.write_text(stopped.replace("  local.lr: [0.05, 0.1]", "  local.batch_size: [10]"), "utf-8")
+    done = fedsim("sweep", str(file), "--on", "pool", "--out", str(tmp_path / "out"), "--format", "json")
+    results = [execute(member.spec, Settings.from_env()) for member in members(read_sweep(file))]
+    assert [run["value"] for run in json.loads(done.out)["runs"]] == [
+        result.final["global_accuracy"] for result in results
+    ]
+    assert any(result.final != result.records[-1].metrics for result in results)
+
+
 @pytest.mark.parametrize("option", ["--no-wait", "--resume"])
 def test_options_of_jobs_are_refused(fedsim: Fedsim, file: Path, option: str) -> None:
     done = fedsim("sweep", str(file), "--on", "pool", option)

@@ -75,6 +75,10 @@ def test_a_service_that_restarts_while_it_makes_runs_is_waited_for(
     client, _ = answering({"jobs": []}, {**job, "state": "RUNNING"}, *away, {"jobs": [job]})
     first = table.runs()[0]
     assert [run.member for run in service_runs.run_on_service(table, [first], client)] == [first]
+    # It is away while the rounds of a job are read, too; the job is deleted meanwhile.
+    client, _ = answering({"jobs": []}, {**job, "state": "SUCCEEDED"}, *away, {"jobs": []})
+    [ended] = service_runs.run_on_service(table, [first], client)
+    assert ended.entry == "its job was deleted"
 
 
 @pytest.mark.slow

@@ -92,6 +92,16 @@ def test_what_follows_from_a_field_gives_way(
     assert stored == untouched
 
 
+def test_a_clone_with_other_weights_forgets_the_hash_of_the_old_ones() -> None:
+    weights = {"job": "0123456789ab", "sha256": "5" * 64}
+    spec = parse_spec({"algorithm": "fedavg", "model": {"name": "mlp", "init": weights}})
+    stored = spec.model_dump(mode="json")
+    assert parse_spec(clone_spec(stored, {"seed": 1})).models[0].init == spec.models[0].init
+    other = parse_spec(clone_spec(stored, {"model.init.job": "9876543210ab"})).models[0].init
+    assert other is not None
+    assert (other.job, other.sha256) == ("9876543210ab", None)
+
+
 def test_the_sdk_clones(service: RunningService) -> None:
     with FedSimClient(service.url) as client:
         job = client.submit({"algorithm": "fedavg"}, priority=2, labels={"a": "b"})

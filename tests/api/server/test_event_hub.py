@@ -124,6 +124,29 @@ def test_a_quiet_job_is_asked_for_less_often(
     assert pauses[10:12] == pytest.approx([0.2, 0.3])
 
 
+def test_a_watcher_who_missed_the_end_of_a_resumed_job_reconnects(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The feed of this job began late, and ended; the slow watcher reads the store up to the feed's end."""
+    monkeypatch.setattr("api.server.events.PAGE_LIMIT", 2)
+    last = store.events(job_id)[-1].id
+
+    async def scene() -> list[bytes]:
+        hub = EventHub(store, period=0.02)
+        late, slow = hub.stream_events(job_id, last), hub.stream_events(job_id)
+        heard = asyncio.create_task(collect(late))
+        await asyncio.sleep(0)
+        first = [await anext(slow)]
+        store.change_state(job_id, JobState.RUNNING, JobState.FAILED)
+        await heard
+        store.resume(job_id)
+        return first + await collect(slow)
+
+    messages = list(read_messages(b"".join(asyncio.run(scene())).decode().splitlines()))
+    assert [message.id for message in messages] == [1, 2, 3, 4]
+    assert (messages[-1].data["state"], messages[-1].data["terminal"]) == ("FAILED", False)
+
+
 def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, job_id: str) -> None:
     """Also while somebody who heard of the first end, and is slow to read, keeps that in memory."""
     store.change_state(job_id, JobState.RUNNING, JobState.FAILED)

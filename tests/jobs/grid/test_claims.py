@@ -321,10 +321,7 @@ def test_scores_that_differ_by_the_same_number_tell_nothing(table: Table) -> Non
 def test_an_open_difference_against_the_claim_is_named(table: Table) -> None:
     told = with_claims(table, {**BETTER, **IID})
     [verdict] = judge_claims(told, plant(told, [-0.10, 0.01, -0.08]))
-    assert (
-        verdict.describe()
-        == f"undecided (about {verdict.seeds} seeds would decide it against the claim)"
-    )
+    assert verdict.describe() == f"undecided (about {verdict.seeds} seeds would decide it against the claim)"
 
 
 def test_percent_are_those_of_the_geometric_means(table: Table) -> None:

@@ -266,7 +266,7 @@ curve_every: 2
 
 
 def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settings) -> None:
-    """FedBABU is scored personally in the end alone, and its global model by round; FedPer has none, and no row."""
+    """FedBABU has personal scores in the end alone, and a global model by round; FedPer has none."""
     file = tmp_path / "personal.yaml"
     file.write_text(PERSONAL, "utf-8")
     table, shared, made = read_table(file), Populations(), {}

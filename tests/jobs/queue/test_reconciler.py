@@ -20,6 +20,7 @@ from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.states import ACTIVE, FINAL, FailureReason, JobState
+from tests.api.service import a_round
 from tests.jobs.desk import ENDED, Desk, Scripted, later
 from tests.thread_cluster import ThreadCluster
 
@@ -228,6 +229,22 @@ def test_jobs_wait_for_nodes_that_are_replaced(store, url, tmp_path, monkeypatch
     desk.cluster.has = [ClusterNode("here", 1, 0)]
     desk.look()
     assert (desk.state(waits), desk.state(later)) == (JobState.QUEUED, JobState.FAILED)
+
+
+def test_a_job_that_has_trained_waits_for_nodes_after_a_restart_of_the_service(
+    store, url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(room, "NODE_GROWTH_SECONDS", 0.0)
+    desks = [Desk(store, url, tmp_path / "home", ray_address="10.0.0.1:6379") for _ in range(2)]
+    job_id = desks[0].job(resources={"workers": 2})
+    desks[0].look()
+    store.change_state(job_id, JobState.STARTING, JobState.RUNNING)
+    store.add_round(job_id, a_round(1))
+    store.change_state(job_id, JobState.RUNNING, JobState.FAILED, reason=FailureReason.NODE_LOST)
+    store.resume(job_id)
+    desks[1].cluster.has = [ClusterNode("here", 1, 0)]
+    desks[1].look()
+    assert desks[1].state(job_id) is JobState.QUEUED
 
 
 def test_each_job_that_waits_says_why(desk, monkeypatch):

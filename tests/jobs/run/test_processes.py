@@ -8,7 +8,7 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
-from jobs.run.without_ray.processes import finish_pieces, open_processes
+from jobs.run.without_ray.processes import KILLED, finish_pieces, open_processes
 
 
 def test_an_error_ends_the_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +36,9 @@ def test_a_killed_worker_is_the_fault_of_its_piece_of_work() -> None:
     ((piece, result),) = finish_pieces([1], 1, partial, (os._exit,))
     assert piece == 1
     assert "perhaps for want of memory" in result
+
+
+def test_a_killed_worker_ends_no_other_piece_of_work() -> None:
+    kill = "__import__('os')._exit(1)"
+    found = dict(finish_pieces(["1", kill, "2", "3"], 1, partial, (eval,)))
+    assert found == {"1": 1, kill: KILLED, "2": 2, "3": 3}

@@ -17,6 +17,7 @@ from jobs.run.checkpoint_policy import describe_experiment
 from jobs.run.model_metadata import make_model_notes
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec, read_spec
+from jobs.spec.grid import hash_spec
 from jobs.spec.initial_weights import pin_initial_weights
 from jobs.spec.resolve import find_forbidden_models, resolve_spec
 from jobs.spec.submission import check_submission
@@ -144,6 +145,7 @@ def test_a_spec_keeps_to_the_weights_that_it_began_with(settings: Settings, weig
     # A repeated request has no SHA-256 yet.
     bodies = [check_submission(each, 0, {}, "key").body_hash() for each in (pinned, spec)]
     assert bodies[0] == bodies[1]
+    assert hash_spec(pinned) == hash_spec(spec)
 
 
 def test_each_of_several_models_has_its_own_weights(settings: Settings, weights: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,14 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.core import Context, ReducedUpdates
-from fedsim.errors import SettingsError, SpecError
+from fedsim.errors import FedsimError, SettingsError, SpecError
 from jobs.run.listener import RunListener
 from jobs.run.without_ray.in_process import run_in_process
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.tune import search as search_module
 from jobs.tune import trial as trial_module
-from jobs.tune.record import TRIALS
+from jobs.tune.record import TRIALS, open_record
 from jobs.tune.result import TuneResult
 from jobs.tune.search import tune
 from jobs.tune.trial import Trainer, TrialWork, make_trial_spec
@@ -216,6 +217,32 @@ def test_a_folder_has_one_search(tmp_path: Path, settings: Settings) -> None:
     run(tmp_path, settings, test=False)
     with pytest.raises(SettingsError, match=r"local.lr was .*another folder"):
         run(tmp_path, settings, space={"local.lr": [0.1, 0.2]})
+
+
+def test_two_searches_do_not_share_a_folder(tmp_path: Path, settings: Settings) -> None:
+    with (
+        open_record(tmp_path, {}),
+        pytest.raises(SettingsError, match=r"another search works in .*wait for it"),
+    ):
+        run(tmp_path, settings)
+
+
+class KilledTrainer:
+    """A trainer whose process is killed."""
+
+    def __init__(self, settings: Settings) -> None:
+        pass
+
+    def __call__(self, work: TrialWork) -> None:
+        os._exit(1)
+
+
+def test_a_killed_process_is_explained(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_module, "Trainer", KilledTrainer)
+    with pytest.raises(FedsimError, match=r"want of memory .*--processes; the same call continues"):
+        run(tmp_path, settings, processes=2)
 
 
 def test_without_optuna_the_error_names_the_extra(
