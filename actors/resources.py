@@ -199,7 +199,8 @@ def place_workers(
 
 def _make_hint(capacity: int, gpus: float, nodes: Sequence[ClusterNode]) -> str:
     if capacity:
-        return f"set resources.workers to {capacity} or fewer, or make each smaller"
+        smaller = "make resources.cpus_per_worker or gpus_per_worker smaller"
+        return f"set resources.workers to {capacity} or fewer, or {smaller}"
     if gpus and not any(node.gpus for node in nodes):
         return "no node has a GPU: set resources.gpus_per_worker to 0"
     return "make resources.cpus_per_worker or resources.gpus_per_worker smaller, or add nodes"

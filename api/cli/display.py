@@ -199,7 +199,8 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
 
     main = find_main_kind(records)
     personal = any(f"personal_{main}" in record.metrics for record in records)
-    title, personal_title = METRICS[main].title, f"personal {METRICS[main].title}"
+    title = _title_kind(main)
+    personal_title = f"personal {title}"
     heads = [
         "round",
         title,
@@ -242,12 +243,23 @@ def find_main_kind(records: Sequence[RoundRecord]) -> str:
     return next(found, "global_accuracy").partition("_")[2]
 
 
+VALIDATION = "validation_"
+"""The beginning of a metric on the validation set, without the model's name."""
+
+
+def _title_kind(main: str) -> str:
+    """Return the title of a metric without the model's name; it names the validation set."""
+    is_validation = main.startswith(VALIDATION)
+    title = METRICS[main.removeprefix(VALIDATION)].title
+    return f"{title} (validation)" if is_validation else title
+
+
 def _round_cells(record: RoundRecord, main: str) -> dict[str, str]:
-    metrics, cost = record.metrics, record.cost
+    metrics, cost, title = record.metrics, record.cost, _title_kind(main)
     return {
         "round": str(record.round),
-        METRICS[main].title: format_metric_value(main, metrics.get(f"global_{main}")),
-        f"personal {METRICS[main].title}": format_metric_value(main, metrics.get(f"personal_{main}")),
+        title: format_metric_value(main, metrics.get(f"global_{main}")),
+        f"personal {title}": format_metric_value(main, metrics.get(f"personal_{main}")),
         "loss": format_number(metrics.get("global_loss")),
         "traffic down": format_bytes(record.bytes.down),
         "traffic up": format_bytes(record.bytes.up),

@@ -84,6 +84,11 @@ class _Runner:
         return ""
 
 
+def count_finished(members: Sequence[Member], folder: Path) -> int:
+    """Count the runs of a sweep that its folder has."""
+    return sum((folder / name_folder(member) / RESULT).exists() for member in members)
+
+
 def run_sweep(
     members: Sequence[Member], folder: Path, settings: Settings, processes: int | None
 ) -> Iterator[tuple[Member, LocalRun]]:

@@ -23,8 +23,10 @@ class RoundDigests(NamedTuple):
     stack_size: int = 1
 
     def agrees(self, other: RoundDigests | None) -> bool:
-        """Return whether another round has the same digests."""
-        return other is not None and self[:2] == other[:2]
+        """Return whether another round has the same digests; client states count if both rounds have them."""
+        if other is None or self.state != other.state:
+            return False
+        return None in (self.client_states, other.client_states) or self.client_states == other.client_states
 
 
 class Difference(NamedTuple):
@@ -48,7 +50,10 @@ class Difference(NamedTuple):
             ("state", first.state, second.state),
             ("memories", first.client_states, second.client_states),
         )
-        return [(name, one or None, other or None) for name, one, other in named if one != other]
+        differing = [(name, one or None, other or None) for name, one, other in named if one != other]
+        if self.missing is None and None in (first.client_states, second.client_states):
+            return [each for each in differing if each[0] == "state"]
+        return differing
 
     @property
     def stack_sizes(self) -> tuple[int, int] | None:
@@ -64,10 +69,13 @@ class Verdict(NamedTuple):
     Attributes:
         rounds: number of equal rounds before the first difference.
         difference: the first round that differs; None if all rounds are equal.
+        only_with_client_states: the run, "first" or "second", that alone has client states: they are not
+            compared. None if both runs have them, or none.
     """
 
     rounds: int
     difference: Difference | None
+    only_with_client_states: Literal["first", "second"] | None = None
 
 
 def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, RoundDigests]) -> Verdict:
@@ -78,7 +86,14 @@ def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, Roun
         if one is None or not one.agrees(other):
             return Verdict(agreed, Difference(number, one, other))
         agreed += 1
-    return Verdict(agreed, None)
+    return Verdict(agreed, None, _find_only_with_client_states(first, second))
+
+
+def _find_only_with_client_states(
+    first: Mapping[int, RoundDigests], second: Mapping[int, RoundDigests]
+) -> Literal["first", "second"] | None:
+    have = [any(each.client_states for each in run.values()) for run in (first, second)]
+    return None if have[0] == have[1] else "first" if have[0] else "second"
 
 
 def list_digests(records: Iterable[Mapping[str, Any]]) -> dict[int, RoundDigests]:

@@ -10,7 +10,7 @@ from api.sdk import calls
 from api.sdk.async_job_handle import AsyncJobHandle
 from api.sdk.calls import Call
 from api.sdk.job_search import PAGE, find_job
-from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
+from api.sdk.specs import SetFields, SpecSource, SweepSource, check_draft, read_draft, read_members
 from api.sdk.transport.connection import Connection
 from fedsim.errors import SettingsError, SpecError
 
@@ -54,7 +54,7 @@ class ClientMethods:
         self,
         spec: SpecSource,
         *,
-        set: Mapping[str, Any] | None = None,
+        set: SetFields | None = None,
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
@@ -81,7 +81,7 @@ class ClientMethods:
         job = await self._connection.send(calls.submit(data, priority, labels or {}, key))
         return AsyncJobHandle(self._connection, job)
 
-    async def check(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> None:
+    async def check(self, spec: SpecSource, *, set: SetFields | None = None) -> None:
         """Check a spec on the service, without queueing it.
 
         Args:
@@ -94,7 +94,7 @@ class ClientMethods:
         if faults := await self._connection.send(calls.check(await self._read_spec(spec, set))):
             raise SpecError(faults)
 
-    async def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
+    async def plan(self, spec: SpecSource, *, set: SetFields | None = None) -> Plan:
         """Measure a spec on the service's cluster before it runs; takes half a minute to five minutes.
 
         Args:
@@ -109,7 +109,7 @@ class ClientMethods:
         """
         return await self._connection.send(calls.plan(await self._read_spec(spec, set)))
 
-    async def _read_spec(self, spec: SpecSource, set: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    async def _read_spec(self, spec: SpecSource, set: SetFields | None) -> Mapping[str, Any]:
         draft = await self._connection.sender.run_function(read_draft, spec, set)
         return await check_draft(self._connection, draft)
 

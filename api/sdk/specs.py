@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -47,12 +47,16 @@ class Draft(NamedTuple):
     fault: SpecError | None = None
 
 
-def read_draft(spec: SpecSource, settings: Mapping[str, Any] | None = None) -> Draft:
+SetFields: TypeAlias = Mapping[str, Any] | Sequence[str]
+"""Fields of a spec to change: by dotted path, such as `{"local.lr": 0.05}`, or as `PATH=VALUE` items."""
+
+
+def read_draft(spec: SpecSource, settings: SetFields | None = None) -> Draft:
     """Read a spec as plain data.
 
     Args:
         spec: the spec.
-        settings: fields to change, by dotted path: `{"local.lr": 0.05}`.
+        settings: fields to change, by dotted path: `{"local.lr": 0.05}`, or `PATH=VALUE` items.
 
     Raises:
         SpecError: the preset or file is missing, malformed, or holds a value that JSON cannot hold.
@@ -60,10 +64,9 @@ def read_draft(spec: SpecSource, settings: Mapping[str, Any] | None = None) -> D
     # jobs.spec is imported here because most uses of the client never need it.
     from fedsim.base.python_source import embed_sources
     from jobs.spec import JobSpec, apply_overrides, parse_spec, read_spec
+    from jobs.spec.grid import make_set_items
 
-    overrides = [
-        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in (settings or {}).items()
-    ]
+    overrides = make_set_items(settings)
     if isinstance(spec, str | Path):
         data = read_spec(spec, overrides)
         try:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from fedsim.base.digest import digest
@@ -297,6 +298,10 @@ def _unseal_manifest(data: bytes, name: str) -> dict[str, Any]:
     return content
 
 
+LONG_TEXT = 200
+"""Characters of a text, such as the code of a model, of which only the first difference is shown."""
+
+
 def list_differences(before: Any, now: Any, path: str = "") -> list[str]:
     """List the differences of two pieces of plain data in words, such as `local.lr was 0.1, is 0.2`."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
@@ -306,4 +311,10 @@ def list_differences(before: Any, now: Any, path: str = "") -> list[str]:
             for key in keys
             for line in list_differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
         ]
-    return [] if before == now else [f"{path} was {before!r}, is {now!r}"]
+    if before == now:
+        return []
+    if isinstance(before, str) and isinstance(now, str) and max(len(before), len(now)) > LONG_TEXT:
+        lines = zip_longest(before.splitlines(), now.splitlines())
+        place, (old, new) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        return [f"{path} has changed, first in line {place}: it was {old!r}, is {new!r}"]
+    return [f"{path} was {before!r}, is {now!r}"]

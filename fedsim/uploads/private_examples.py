@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import isinf
 from typing import Annotated, Any, ClassVar
 
@@ -213,11 +214,25 @@ _READERS = (BatchPacing, ClientSurvey, HeldOutExamples, LabelCensus, StepNoise, 
 """Capabilities that read examples, or choose them."""
 
 
+def _list_undeclared_uploads(kind: type[Algorithm]) -> list[str]:
+    """List the uploads that a class outside of fedsim adds without a word on how examples are used."""
+    parents = kind.__mro__
+    own = list(takewhile(lambda parent: not parent.__module__.startswith("fedsim."), parents))
+    if not own or any("further_example_use" in vars(parent) for parent in own):
+        return []
+    return sorted(set(kind.uploads) - set(getattr(parents[len(own)], "uploads", ())))
+
+
 def explain_other_training(algorithm: Algorithm | type[Algorithm]) -> str:
     """Return why the steps of an algorithm's clients cannot be private; "" if they can."""
     if use := algorithm.further_example_use:
         return f"clients use {use}, and the budget covers the steps of one local loop"
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
+    if names := _list_undeclared_uploads(kind):
+        return (
+            f"clients also send {', '.join(names)}, and nothing says that it comes from private steps; if it"
+            ' does, declare further_example_use = "" in the class'
+        )
     for reader in _READERS:
         if issubclass(kind, reader):
             return "its clients use their examples outside of local steps"

@@ -11,6 +11,7 @@ from fedsim.errors import FieldError, SpecError
 from fedsim.learning_tasks.metrics import is_lower_better
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.grid import make_set_items
 from jobs.spec.sweep import GROUP
 from jobs.tune.halving import Step, choose_step
 from jobs.tune.plan import Search, SearchOptions, check_search, plan_search
@@ -39,7 +40,7 @@ def tune(
     spec: str | Path | Mapping[str, Any] | JobSpec,
     space: Mapping[str, Any],
     *,
-    set: str | Sequence[str] = (),
+    set: str | Sequence[str] | Mapping[str, Any] = (),
     trials: int = 20,
     method: Method = "bayes",
     first_rounds: int | None = None,
@@ -62,7 +63,7 @@ def tune(
         spec: a preset, a file, a mapping or a `JobSpec`, with `evaluation.validation`.
         space: the values to try by path, such as `{"local.lr": "log:0.001..1", "local.epochs": [1, 5]}`;
             see `jobs.tune.space`.
-        set: `PATH=VALUE` items that change the spec.
+        set: fields of the spec to change: `PATH=VALUE` items, or `{"local.lr": 0.05}`.
         trials: how many sets of values to try; a grid has at most this many.
         method: "bayes" (Optuna's TPE), "random" or "grid".
         first_rounds: rounds before trials are compared first, by default `rounds / reduction**2`; all
@@ -96,7 +97,7 @@ def tune(
         seed=seed,
         processes=processes,
     )
-    search = plan_search(spec, space, set, options)
+    search = plan_search(spec, space, make_set_items(set), options)
     place: Trials = LocalTrials(processes, settings or Settings.from_env())
     label = ""
     if on is not None:

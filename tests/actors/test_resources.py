@@ -35,7 +35,7 @@ def test_the_arithmetic_is_in_the_message() -> None:
         place_workers(4, 1, 0.3, [ClusterNode("head", 8, 1)])
     assert str(caught.value) == (
         "4 workers x 1 CPU and 0.3 GPU asked, 3 fit (head has 8 CPU and 1 GPU: 3 fit) "
-        "(set resources.workers to 3 or fewer, or make each smaller)"
+        "(set resources.workers to 3 or fewer, or make resources.cpus_per_worker or gpus_per_worker smaller)"
     )
     assert caught.value.errors[0][:2] == ("resources.workers", 4)
 

@@ -100,7 +100,7 @@ def _run_here(
 ) -> None:
     """Make the runs on this machine, print their table, and end the command."""
     from api.cli.display import print_json, print_message, print_table
-    from api.cli.local_sweep import lock_folder, make_slug, require_no_gpus, run_sweep
+    from api.cli.local_sweep import count_finished, lock_folder, make_slug, require_no_gpus, run_sweep
     from api.sdk.sweeps import SweepView
     from jobs.settings import Settings
     from jobs.spec.sweep import members, read_sweep
@@ -114,6 +114,11 @@ def _run_here(
     at_a_time = processes if place is SweepPlace.POOL else None
     try:
         with lock_folder(folder):
+            if there := count_finished(view.members, folder):
+                print_message(
+                    f"{there} of {len(view.members)} runs are in {folder} and are not made again;"
+                    " if code or data has changed since, give another --out"
+                )
             for member, ended in run_sweep(view.members, folder, settings, at_a_time):
                 view.found[member.spec_hash] = cast("Job", ended)
                 failed = f" failed: {ended.message}" if ended.message else ""

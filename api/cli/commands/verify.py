@@ -71,7 +71,9 @@ def _read_digests(run: str, url: str | None) -> dict[int, RoundDigests]:
 def _document(verdict: Verdict) -> dict[str, Any]:
     difference = verdict.difference
     if difference is None:
-        return {"equal": True, "rounds": verdict.rounds, "difference": None}
+        alone = verdict.only_with_client_states
+        more = {"only_with_client_states": alone} if alone else {}
+        return {"equal": True, "rounds": verdict.rounds, "difference": None, **more}
     parts = {name: [one, other] for name, one, other in difference.list_differing_digests()}
     return {
         "equal": False,
@@ -88,6 +90,10 @@ def _print(verdict: Verdict, first: str, second: str) -> None:
     rounds = "1 round agrees" if verdict.rounds == 1 else f"{verdict.rounds} rounds agree"
     if verdict.difference is None:
         make_data_console().print(f"equal: {rounds}, bit for bit")
+        if alone := verdict.only_with_client_states:
+            print_message(
+                f"only {first if alone == 'first' else second} has client states: they are not compared"
+            )
         return
     if missing := verdict.difference.missing:
         shorter, longer = (first, second) if missing == "first" else (second, first)

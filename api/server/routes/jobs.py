@@ -35,6 +35,7 @@ from api.server.stored_rounds import (
 )
 from jobs.spec.cloning import clone_spec
 from jobs.spec.submission import MAX_LABELS
+from jobs.spec.sweep import GROUP
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, JobPage, RoundRecord
 from jobs.store.states import JobState
@@ -236,10 +237,14 @@ async def clone_job(
 
 def _make_submission(job_id: str, changes: CloneRequest, service: Service) -> SubmissionRequest:
     job = service.store.get(job_id)
+    spec, labels = job.spec, job.labels
+    if changes.set and GROUP in labels:
+        # With other fields it is no run of the sweep, whose labels and name say what the fields were.
+        spec, labels = {name: value for name, value in spec.items() if name != "name"}, {}
     return SubmissionRequest(
-        spec=clone_spec(job.spec, changes.set),
+        spec=clone_spec(spec, changes.set),
         priority=job.priority if changes.priority is None else changes.priority,
-        labels=job.labels if changes.labels is None else changes.labels,
+        labels=labels if changes.labels is None else changes.labels,
     )
 
 

@@ -18,7 +18,8 @@ A local step on a batch b is (Algorithm 1 of Qu et al.)
 
 where the norm is over all weights that train and the point w + rho g / |g| counts as a constant.
 
-Deviations: the optimizer of the local training makes the steps. g has no weight decay and is not clipped.
+Deviations: the paper counts clients equally and has a server rate; fedsim weighs clients by examples, and
+has none. The optimizer of the local training makes the steps. g has no weight decay and is not clipped.
 Statistics of normalisation layers follow the passes at w. Dropout draws new numbers in the second pass. The
 paper's MoFedSAM is left out. The papers tune rho; the default is that of SAM (Foret et al., ICLR 2021).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,14 @@ from fedsim.learning_tasks.regression import measure_deviations
 
 MOST_CATEGORIES = 100
 """The most different texts of a column that becomes one input value per text."""
+
+MOST_WORDS = 0.1
+"""The largest share of words among numbers that is taken for cells without a value: more are categories."""
+
+MOST_CODES = 10
+"""The most different numbers of a column that are taken for codes of categories, such as 0, 1, 2 and 3+."""
+
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 NUMBERS, FRACTIONS, BOOLEANS, TEXTS = "whole numbers", "numbers with a fraction", "true or false", "texts"
 
@@ -138,10 +147,24 @@ def _standardise_numbers(
     return to_float32(what, (values - mean) / std)[:, None], [Column(name, None, mean, std)]
 
 
+def _check_no_numbers(file: Path, name: str, column: Any) -> None:
+    """Raise SpecError for a column of numbers that one word, such as `?` for a missing value, made texts."""
+    texts = [text.strip() for text in column.drop_null().to_pylist()]
+    words = [text for text in texts if not _NUMBER.fullmatch(text)]
+    numbers = set(texts).difference(words)
+    if not words or len(words) > MOST_WORDS * len(texts) or len(numbers) <= MOST_CODES:
+        return
+    found = f"the text {words[0]!r}" if len(words) == 1 else f"{len(words)} texts such as {words[0]!r}"
+    message = f"column {name!r} of {file.name} has numbers and {found}"
+    hint = "leave such a cell empty, and set missing; or write a letter before numbers that name categories"
+    raise make_spec_error("features", name, message, hint)
+
+
 def _encode_categories(file: Path, name: str, column: Any, train: Indices) -> tuple[Array, list[Column]]:
     """One value per text of the training rows, in alphabetical order; 0 everywhere for any other text."""
     arrow, compute = import_pyarrow(), import_pyarrow("pyarrow.compute")
     found = sorted(compute.unique(column.take(train).drop_null()).to_pylist())
+    _check_no_numbers(file, name, column)
     if len(found) > MOST_CATEGORIES:
         message = f"column {name!r} of {file.name} has {len(found):,} different texts, too many for inputs"
         hint = "list the columns of the inputs in features, without this one"

@@ -180,6 +180,8 @@ def _suggest_labels(name: str, y: Array) -> str:
         return "leave out the examples with missing or infinite labels"
     if y.dtype.kind == "f" and not np.array_equal(y, np.floor(y)):
         return "to predict numbers with a fraction, set task: regression"
+    if y.dtype.kind == "f" and y.min(initial=0) >= 0 and y.size == len(y):
+        return f"save class numbers as whole numbers: {name} = {name}.astype(int)"
     if y.size != len(y):
         return ""
     if name == "y_test":

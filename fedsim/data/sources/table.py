@@ -139,6 +139,8 @@ def _choose_features(
     """The columns of the inputs: the given ones, or all others than target, client and index."""
     for name in given or ():
         _check_column(file, "features", name, there)
+        if list(given or ()).count(name) > 1:
+            raise make_spec_error("features", name, "is named more than once", "name each column once")
         if name in (target, client):
             role = "target" if name == target else "client"
             raise make_spec_error("features", name, f"is the {role} already", "leave it out of features")

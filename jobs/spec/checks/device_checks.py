@@ -116,7 +116,7 @@ def find_asynchronous_faults(spec: JobSpec, algorithm: Algorithm) -> list[FieldE
     if not (reason := explain_waiting(algorithm)):
         return []
     message = f"does not suit this run: {reason}"
-    hint = "use a policy that waits, such as deadline, or another algorithm"
+    hint = "use a policy that waits, such as deadline, or leave out what is named"
     return [FieldError("devices.policy", chosen.name, message, hint)]
 
 

@@ -345,6 +345,13 @@ def test_a_run_leaves_no_scores_of_the_run_before(fedsim: Fedsim, tmp_path: Path
     assert not (tmp_path / "personal.csv").exists()
 
 
+def test_a_run_without_a_test_set_shows_the_validation_set(fedsim: Fedsim) -> None:
+    words = ("evaluation.test=false", "evaluation.validation=0.2", "rounds=1")
+    done = fedsim("run", "demo", *(part for word in words for part in ("--set", word)))
+    assert done.code == 0, done.err
+    assert "accuracy (validation)" in " ".join(done.out.split())
+
+
 def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = fedsim("run", "demo", "--out", tmp_path / "file" / "out")

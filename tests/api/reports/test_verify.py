@@ -86,6 +86,17 @@ def test_client_states_and_missing_rounds_are_differences(fedsim: Fedsim, tmp_pa
         assert f"1 round agrees; {a} ends there, and {c} also has round 2" in " ".join(outcome.err.split())
 
 
+def test_client_states_of_one_run_alone_are_not_compared(fedsim: Fedsim, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.jsonl", ["x", "y"], "m"), write(tmp_path / "b.jsonl", ["x", "y"])
+    outcome = fedsim("verify", a, b)
+    assert (outcome.code, outcome.out) == (0, "equal: 2 rounds agree, bit for bit\n")
+    assert f"only {a} has client states: they are not compared" in " ".join(outcome.err.split())
+    assert fedsim("verify", b, a, "--format", "json").data["only_with_client_states"] == "second"
+    c = write(tmp_path / "c.jsonl", ["x", "z"])
+    found = fedsim("verify", a, c, "--format", "json")
+    assert (found.code, found.data["difference"]) == (1, {"round": 2, "state": ["y", "z"]})
+
+
 def test_jobs_of_a_service_are_compared_with_each_other_and_with_files(
     online: Fedsim, service: RunningService, tmp_path: Path
 ) -> None:

@@ -102,6 +102,19 @@ def test_a_clone_with_other_weights_forgets_the_hash_of_the_old_ones() -> None:
     assert (other.job, other.sha256) == ("9876543210ab", None)
 
 
+def test_a_changed_clone_is_no_run_of_the_sweep(service: RunningService, http: httpx.Client) -> None:
+    labels = {"group": "rates", "seed": "1", "owner": "ada"}
+    body = {"spec": {"algorithm": "fedavg", "seed": 1, "name": "rates: seed 1"}, "labels": labels}
+    job = http.post(JOBS, json=body).json()
+    same = http.post(f"{JOBS}/{job['id']}/clone").json()
+    assert (same["name"], same["labels"]) == ("rates: seed 1", labels)
+    other = http.post(f"{JOBS}/{job['id']}/clone", json={"set": {"seed": 2}}).json()
+    assert (other["name"], other["labels"]) == ("fedavg", {})
+    named = {"set": {"seed": 2, "name": "mine"}, "labels": {"owner": "ada"}}
+    third = http.post(f"{JOBS}/{job['id']}/clone", json=named).json()
+    assert (third["name"], third["labels"]) == ("mine", {"owner": "ada"})
+
+
 def test_the_sdk_clones(service: RunningService) -> None:
     with FedSimClient(service.url) as client:
         job = client.submit({"algorithm": "fedavg"}, priority=2, labels={"a": "b"})

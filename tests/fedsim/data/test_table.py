@@ -112,6 +112,26 @@ def test_a_file_of_test_rows_is_measured_with_the_training_rows(tmp_path: Path) 
         load(tmp_path, target="y", test="../test.parquet")
 
 
+def test_a_column_is_named_once(tmp_path: Path) -> None:
+    write(tmp_path / "mine.parquet", {"age": [1.0, 3.0], "y": [1, 5]})
+    with pytest.raises(
+        SpecError, match=r"features: is named more than once \(got 'age'\); name each column once"
+    ):
+        load(tmp_path, target="y", features=["age", "age"])
+
+
+def test_numbers_with_a_word_for_a_missing_one_are_no_categories(tmp_path: Path) -> None:
+    ages, classes = [str(age) for age in range(20, 60)], [0, 1] * 20
+    write(tmp_path / "mine.csv", {"age": [*ages[:-1], "?"], "y": classes})
+    with pytest.raises(
+        SpecError, match=r"column 'age' of mine.csv has numbers and the text '\?'.*leave such a cell"
+    ):
+        load(tmp_path, "mine.csv", target="y")
+    # Few numbers may be codes: these are categories.
+    write(tmp_path / "mine.csv", {"children": [*"0123" * 9, *"012", "3+"], "y": classes})
+    assert load(tmp_path, "mine.csv", target="y").input_shape == (5,)
+
+
 def test_large_numbers_keep_their_differences(tmp_path: Path) -> None:
     """In float32 these times of a day would all be the same number."""
     times = 1_700_000_000 + np.arange(4)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base import rng, tree
-from fedsim.core import Algorithm, Batch, ClientTask, ClientUpdate, Context, LocalTraining
+from fedsim.core import Algorithm, Batch, ClientTask, ClientUpdate, Context, LocalTraining, Reduction
 from fedsim.core.batches import Pacing
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
@@ -307,6 +308,26 @@ def test_what_does_not_suit() -> None:
             private(quick(name))
     with pytest.raises(ValueError, match="either epsilon or noise_multiplier"):
         PrivateExamples(base=FedAvg(), epsilon=1.0, noise_multiplier=1.0)
+
+
+class WithLosses(FedAvg):
+    """FedAvg whose clients also send their training losses, which have no noise."""
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "loss": Reduction.GATHER}
+
+
+class WithPrivateSums(WithLosses):
+    """The same, and it says that the further upload comes from private steps alone."""
+
+    further_example_use: ClassVar[str] = ""
+
+
+def test_uploads_of_an_own_algorithm_are_declared() -> None:
+    assert (
+        "clients also send loss, and nothing says that it comes from private steps"
+        in explain_other_training(WithLosses)
+    )
+    assert explain_other_training(WithPrivateSums()) == ""
 
 
 def test_a_model_with_statistics_is_refused() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import fedsim
 from fedsim.algorithms import ALGORITHMS
+from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.core import Algorithm
 from jobs.run.checkpoint_policy import describe_experiment, describe_last_checkpoint
 from jobs.spec import parse_spec
@@ -91,3 +92,12 @@ def test_a_loss_before_any_checkpoint_goes_on_from_round_1(tmp_path: Path) -> No
     assert describe_last_checkpoint(old, 1) == "the last checkpoint (round 2)"
     assert describe_last_checkpoint(old, 0) == "round 1"
     assert describe_last_checkpoint("nowhere://bucket", 1) == "the last checkpoint"
+
+
+def test_a_changed_text_of_many_lines_is_shown_by_its_first_difference() -> None:
+    lines = [f"line {number}" for number in range(60)]
+    old, new = ({"model": {"source": "\n".join(text)}} for text in (lines, [*lines[:5], "other", *lines[6:]]))
+    [line] = list_differences(old, new)
+    assert line == "model.source has changed, first in line 6: it was 'line 5', is 'other'"
+    cut = {"model": {"source": "\n".join(lines[:-1])}}
+    assert list_differences(old, cut)[0].endswith("first in line 60: it was 'line 59', is None")

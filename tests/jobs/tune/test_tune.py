@@ -158,6 +158,14 @@ def test_a_failed_trial_loses(tmp_path: Path, settings: Settings, monkeypatch: p
     assert result.list_rows()[1][-1][-1] == "failed"
 
 
+def test_fields_are_set_by_items_or_by_a_mapping(tmp_path: Path, settings: Settings) -> None:
+    found = [
+        run(tmp_path / str(place), settings, test=False, space={"local.lr": [0.1]}, set=fields).best.digest
+        for place, fields in enumerate((["seed=3"], {"seed": 3}, "seed=4"))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
 def test_smaller_losses_are_better(tmp_path: Path, settings: Settings) -> None:
     result = run(tmp_path, settings, metric="global_validation_loss", test=False)
     assert result.best.values == {"local.lr": 0.1}
