@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 from api.comparison.records import Comparison
 from api.comparison.run_scores import find_common_metric, find_latest_metrics
 from api.reports.comparison_figure import make_comparison_figure
-from api.reports.comparison_tables import find_best_cells, make_cost_table, make_paper_table
+from api.reports.comparison_tables import (
+    PaperFormat,
+    find_best_cells,
+    make_cost_table,
+    make_paper_table,
+    render_table,
+)
 from api.reports.figures import ReportFigure, make_figures
 from api.reports.formatting import format_metric_value
 from fedsim.errors import SettingsError
@@ -66,6 +72,18 @@ class ComparisonView(Comparison):
     def from_comparison(cls, found: Comparison) -> Self:
         """Return the view of a comparison."""
         return cls.model_construct(**{name: getattr(found, name) for name in Comparison.model_fields})
+
+    def render(self, format: str = "markdown") -> str:
+        """Write the table of a paper.
+
+        Args:
+            format: "markdown" or "latex"; or "csv", with all digits and all figures, for
+                `pandas.read_csv(io.StringIO(found.render("csv")))`.
+
+        Raises:
+            ValueError: there is no such format.
+        """
+        return render_table(self, PaperFormat(format))
 
     def plot(self) -> Picture:
         """Draw the mean curve of each group, with a band of one standard deviation.

@@ -11,7 +11,7 @@ from api.reports.run_files import read_compared_run
 from api.sdk import calls
 from api.sdk.job_search import find_job, find_labelled
 from api.sdk.rounds import read_rounds
-from api.sdk.run_sources import RunSource, explain_missing_paths
+from api.sdk.run_sources import RunSource, explain_missing_paths, list_run_paths
 from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound, SettingsError
 from jobs.spec.sweep import GROUP
@@ -29,7 +29,7 @@ async def read_runs(
 
     Args:
         connection: to the service; not used if all runs are in files.
-        runs: existing paths, ids of jobs or their beginnings, and names of sweeps.
+        runs: existing paths, also of the folder of a sweep; ids of jobs or their beginnings; names of sweeps.
         label: also all jobs with this label, or with all of these labels.
 
     Raises:
@@ -42,7 +42,9 @@ async def read_runs(
         for source in sources:
             path = Path(source).expanduser()
             if path.exists():
-                found.append(await connection.sender.run_function(read_compared_run, str(source), path))
+                for each in list_run_paths(path):
+                    name = str(source) if each == path else str(each)
+                    found.append(await connection.sender.run_function(read_compared_run, name, each))
             else:
                 found += await find_jobs(connection, str(source))
     if label:

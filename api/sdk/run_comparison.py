@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from api.reports.run_files import read_compared_run
+from api.sdk.run_sources import list_run_paths
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ def compare(
     """Compare runs: means over seeds, differences paired by seed with intervals, and costs to a target.
 
     Args:
-        runs: jobs, ids of jobs, names of sweeps, and folders written by `fedsim run --out`. Only jobs and
-            sweeps need a service.
+        runs: jobs, ids of jobs, names of sweeps, folders written by `fedsim run --out`, and folders of
+            `fedsim sweep --on pool`. Only jobs, and sweeps of a service, need a service.
         label: also all jobs with this label, or with all of these labels.
         url: of the service; by default as for `FedSimClient`.
         options: `metric`, `target`, `last`, `against` and `together`, as for `FedSimClient.compare`.
@@ -44,7 +45,11 @@ def compare(
         raise SettingsError("there is nothing to compare", "give jobs, sweeps, folders or a label")
     paths = [Path(source).expanduser() for source in sources]
     if label is None and all(path.exists() for path in paths):
-        found = [read_compared_run(str(source), path) for source, path in zip(sources, paths, strict=True)]
+        found = [
+            read_compared_run(str(source) if each == path else str(each), each)
+            for source, path in zip(sources, paths, strict=True)
+            for each in list_run_paths(path)
+        ]
         return ComparisonView.from_comparison(compare_runs(found, **options))
     with FedSimClient(url) as client:
         return client.compare(sources, label=label, **options)

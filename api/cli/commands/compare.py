@@ -80,6 +80,11 @@ def compare(
         print_message(note)
     if format is CompareFormat.TEXT:
         print_message("best on test = value of the best round on the test set; this is an optimistic value")
+        if len(found.groups) > 1:
+            print_message(
+                "± = one standard deviation over seeds; [ ] = 95 % interval of the difference paired by seed;"
+                " p = of the paired t-test, adjusted by Holm's method"
+            )
     if figure is not None:
         _draw(found, figure)
 

@@ -176,11 +176,19 @@ def _count_tests_left(spec: JobSpec, files: FileFacts) -> int:
 def _make_too_many_clients_error(spec: JobSpec, examples: int) -> FieldError:
     name = spec.data.dataset.name
     parts = "training and test" if spec.data.tests.kind == "merged" else "training"
+    takers = {
+        "data.limit": spec.data.limit is not None,
+        "data.public": spec.data.public.fraction > 0,
+        "evaluation.validation": spec.evaluation.validation > 0,
+    }
+    named = " and ".join(path for path, takes in takers.items() if takes)
+    left = f" left by {named}" if named else ""
+    less = f", or let {named} leave more examples" if named else ""
     return FieldError(
         "clients.total",
         spec.clients.total,
-        f"more clients than {parts} examples: {name} has {examples:,}",
-        f"at most {examples:,}, or a partition whose clients share examples (kind: sampled)",
+        f"more clients than {parts} examples: {name} has {examples:,}{left}",
+        f"at most {examples:,}{less}, or a partition whose clients share examples (kind: sampled)",
     )
 
 

@@ -53,6 +53,9 @@ def test_compare_needs_no_service_for_folders(runs: list[Path]) -> None:
     assert "+0.2000 [" in html
     assert "<td><b>0.7200 ± 0.0265</b></td>" in html
     assert found.plot()._repr_png_().startswith(PNG)
+    assert found.render().startswith("| global accuracy | seeds |")
+    assert "\\begin{tabular}" in found.render("latex")
+    assert found.render("csv").count("\n") == 3
 
 
 def test_compare_without_runs_says_what_to_give() -> None:

@@ -22,6 +22,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "runs/scaffold"
 
 
+def test_the_folder_of_a_sweep_has_its_runs(fedsim: Fedsim, folder: str) -> None:
+    Path("runs/fedavg").mkdir()
+    Path("runs/fedavg/rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")
+    Path("runs/.lock").touch()
+    assert [line.name for line in compare("runs").lines] == ["fedavg", "scaffold"]
+    document = fedsim("compare", "runs", "--format", "json").data
+    assert len(document["lines"]) == 2
+
+
 @pytest.mark.parametrize("command", ["compare", "verify", "report", "export"])
 @pytest.mark.parametrize("wrong", ["runs/scafold", "scafold.jsonl"])
 def test_a_path_that_does_not_exist_needs_no_service(
