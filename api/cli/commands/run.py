@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from api.cli.job_progress import ProgressView
     from api.cli.run_folder import RunFolder
@@ -82,6 +83,8 @@ def run(
         print_message(note)
     if result.end is not None:
         print_message(result.end.message)
+    if note := describe_divergence(result.records):
+        print_message(note)
     document = make_run_document(result)
     if folder is not None:
         names = write_run_files(folder.path, document, result, resumed=resume)
@@ -91,6 +94,18 @@ def run(
         print_json(document)
     elif format is RunFormat.TEXT:
         print_table(make_rounds_table(result.records))
+
+
+def describe_divergence(records: Sequence[RoundRecord]) -> str:
+    """Write in which round the global model had a loss that is no finite number; "" if in none."""
+    for record in records:
+        loss = record.metrics.get("global_loss", 0.0)
+        if not isinstance(loss, int | float) or not isfinite(loss):
+            return (
+                f"the global model diverged: its loss in round {record.round} is not a finite number;"
+                " try a smaller local.lr"
+            )
+    return ""
 
 
 def _open_trackers(names: list[str] | None, spec: JobSpec, folder: RunFolder | None) -> Trackers:

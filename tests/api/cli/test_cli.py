@@ -22,7 +22,7 @@ from api.cli import display
 from api.cli import main as cli
 from api.cli.algorithm_table import make_algorithms_table
 from api.cli.commands.catalogue import _describe_stacking
-from api.cli.commands.run import describe_extra_rounds
+from api.cli.commands.run import describe_divergence, describe_extra_rounds
 from api.sdk.client import FedSimClient
 from api.sdk.started_service import StartedService
 from fedsim.errors import (
@@ -36,7 +36,7 @@ from fedsim.errors import (
 )
 from jobs.kinds import Kind
 from jobs.spec import load_spec, parse_spec, preset_text
-from tests.api.service import Fedsim, RunningService
+from tests.api.service import Fedsim, RunningService, a_round
 
 COMMANDS = (
     *("demo", "run", "serve", "stop", "backup", "recover", "submit", "clone", "list", "show", "watch"),
@@ -357,6 +357,16 @@ def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> 
     outcome = fedsim("run", "demo", "--out", tmp_path / "file" / "out")
     assert outcome.code == 2
     assert "--out" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"), [(float("inf"), "loss in round 2 is not"), (None, "round 2"), (0.3, "")]
+)
+def test_a_model_that_has_diverged_is_named(loss: float | None, said: str) -> None:
+    bad = a_round(2).model_copy(update={"metrics": {"global_loss": loss}})
+    records = [a_round(1, global_loss=2.0), bad, a_round(3)]
+    assert said in describe_divergence(records)
+    assert bool(describe_divergence(records)) is bool(said)
 
 
 def test_fewer_rounds_than_a_run_has_already_are_told() -> None:
