@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,16 @@ from pathlib import Path
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[bool]:
-    """Lock a file, and yield whether the lock was free."""
+    """Lock a file, and yield whether the lock was free; it always is on a disk without locks."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
+        except OSError as error:  # some network disks have no locks
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
         yield True
 
 

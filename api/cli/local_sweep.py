@@ -30,7 +30,7 @@ class LocalRun(NamedTuple):
     Attributes:
         id: its folder.
         state: succeeded or failed.
-        last_metrics: of its last round.
+        last_metrics: of the round of the result.
         message: why it failed; "" if it did not.
     """
 

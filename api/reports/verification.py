@@ -69,8 +69,8 @@ class Verdict(NamedTuple):
     Attributes:
         rounds: number of equal rounds before the first difference.
         difference: the first round that differs; None if all rounds are equal.
-        only_with_client_states: the run, "first" or "second", that alone has client states: they are not
-            compared. None if both runs have them, or none.
+        only_with_client_states: the run, "first" or "second", that alone has client states in a round:
+            they are not compared. None if both runs have them, or none.
     """
 
     rounds: int
@@ -92,8 +92,12 @@ def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, Roun
 def _find_only_with_client_states(
     first: Mapping[int, RoundDigests], second: Mapping[int, RoundDigests]
 ) -> Literal["first", "second"] | None:
-    have = [any(each.client_states for each in run.values()) for run in (first, second)]
-    return None if have[0] == have[1] else "first" if have[0] else "second"
+    """Find the run that has client states in a round in which the other one has none."""
+    for number in first.keys() & second.keys():
+        one, other = first[number].client_states, second[number].client_states
+        if (one is None) != (other is None):
+            return "second" if one is None else "first"
+    return None
 
 
 def list_digests(records: Iterable[Mapping[str, Any]]) -> dict[int, RoundDigests]:

@@ -7,11 +7,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from api.sdk import calls
 from api.sdk.artifact_file import Artifact, choose_path
 from api.sdk.rounds import Rounds, read_rounds
+from api.sdk.specs import SetFields, read_fields
 from api.sdk.transport.connection import Connection
 from api.sdk.transport.followers import EventFollower, LogFollower, NewRounds, follow
 from api.sdk.transport.stream import Message
@@ -233,7 +234,7 @@ class AsyncJobHandle(JobView):
     async def clone(
         self,
         *,
-        set: Mapping[str, Any] | None = None,
+        set: SetFields | None = None,
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
@@ -241,9 +242,10 @@ class AsyncJobHandle(JobView):
         """Queue a new job with the spec of this job; it begins with round 1.
 
         Args:
-            set: fields of the spec to change, by dotted path: `{"seed": 1, "local.lr": 0.05}`.
+            set: fields of the spec to change, by dotted path: `{"seed": 1, "local.lr": 0.05}`, or as
+                `PATH=VALUE` items.
             priority: by default the priority of this job.
-            labels: by default the labels of this job.
+            labels: by default the labels of this job; none if it is of a sweep, and fields change.
             idempotency_key: calls with the same key make one job; by default each call has a new key.
 
         Returns:
@@ -253,7 +255,7 @@ class AsyncJobHandle(JobView):
             SpecError: the changed spec is wrong; the error lists every fault.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        job = await self._connection.send(calls.clone(self.id, set or {}, priority, labels, key))
+        job = await self._connection.send(calls.clone(self.id, read_fields(set), priority, labels, key))
         return AsyncJobHandle(self._connection, job)
 
     async def delete(self) -> None:

@@ -63,7 +63,8 @@ class ClientMethods:
 
         Args:
             spec: the name of a preset, the path of a YAML or JSON file, a mapping, or a `JobSpec`.
-            set: fields of the spec to change, by dotted path: `{"rounds": 3, "local.lr": 0.05}`.
+            set: fields of the spec to change, by dotted path: `{"rounds": 3, "local.lr": 0.05}`, or as
+                `PATH=VALUE` items.
             priority: from -1000 to 1000; jobs with a higher priority leave the queue first.
             labels: names and values to find the job by.
             idempotency_key: calls with the same key make one job; by default each call has a new key.

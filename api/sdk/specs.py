@@ -51,6 +51,20 @@ SetFields: TypeAlias = Mapping[str, Any] | Sequence[str]
 """Fields of a spec to change: by dotted path, such as `{"local.lr": 0.05}`, or as `PATH=VALUE` items."""
 
 
+def read_fields(settings: SetFields | None) -> dict[str, Any]:
+    """Return fields by dotted path.
+
+    Raises:
+        SpecError: an item is not `PATH=VALUE`.
+    """
+    if settings is None or isinstance(settings, Mapping):
+        return dict(settings or {})
+    from jobs.spec.grid import make_set_items
+    from jobs.spec.spec_text import parse_set_items
+
+    return parse_set_items(make_set_items(settings))
+
+
 def read_draft(spec: SpecSource, settings: SetFields | None = None) -> Draft:
     """Read a spec as plain data.
 

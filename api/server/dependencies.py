@@ -85,7 +85,10 @@ class SubmissionRequest(BaseModel):
 
 
 class CloneRequest(BaseModel):
-    """Changes of a clone: the body of `POST /jobs/{id}/clone`. Other values are those of the original job."""
+    """Changes of a clone: the body of `POST /jobs/{id}/clone`. Other values are those of the original job.
+
+    A job of a sweep with other fields has neither the sweep's labels nor its name, unless they are given.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +103,10 @@ class CloneRequest(BaseModel):
         le=MAX_PRIORITY,
         description="Default: the priority of the original job.",
     )
-    labels: Labels | None = Field(default=None, description="Replace the labels of the original job.")
+    labels: Labels | None = Field(
+        default=None,
+        description="Replace the labels of the job; those of a sweep are left out if fields change.",
+    )
 
 
 class ResumeRequest(BaseModel):

@@ -315,6 +315,9 @@ def list_differences(before: Any, now: Any, path: str = "") -> list[str]:
         return []
     if isinstance(before, str) and isinstance(now, str) and max(len(before), len(now)) > LONG_TEXT:
         lines = zip_longest(before.splitlines(), now.splitlines())
-        place, (old, new) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        changed = ((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        place, (old, new) = next(changed, (0, ("", "")))
+        if not place:
+            return [f"{path} has changed in its line ends"]
         return [f"{path} has changed, first in line {place}: it was {old!r}, is {new!r}"]
     return [f"{path} was {before!r}, is {now!r}"]

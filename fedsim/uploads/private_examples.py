@@ -216,11 +216,14 @@ _READERS = (BatchPacing, ClientSurvey, HeldOutExamples, LabelCensus, StepNoise, 
 
 def _list_undeclared_uploads(kind: type[Algorithm]) -> list[str]:
     """List the uploads that a class outside of fedsim adds without a word on how examples are used."""
-    parents = kind.__mro__
-    own = list(takewhile(lambda parent: not parent.__module__.startswith("fedsim."), parents))
-    if not own or any("further_example_use" in vars(parent) for parent in own):
-        return []
-    return sorted(set(kind.uploads) - set(getattr(parents[len(own)], "uploads", ())))
+    parents = [parent for parent in kind.__mro__ if issubclass(parent, Algorithm)]
+    own = list(takewhile(_is_silent, parents))
+    return sorted(set(kind.uploads) - set(parents[len(own)].uploads)) if own else []
+
+
+def _is_silent(kind: type[Algorithm]) -> bool:
+    """Whether a class is outside of fedsim, and does not declare what it takes from examples."""
+    return not kind.__module__.startswith("fedsim.") and "further_example_use" not in vars(kind)
 
 
 def explain_other_training(algorithm: Algorithm | type[Algorithm]) -> str:
@@ -230,8 +233,8 @@ def explain_other_training(algorithm: Algorithm | type[Algorithm]) -> str:
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     if names := _list_undeclared_uploads(kind):
         return (
-            f"clients also send {', '.join(names)}, and nothing says that it comes from private steps; if it"
-            ' does, declare further_example_use = "" in the class'
+            f"clients also send {', '.join(names)}, and nothing says that this comes from private steps; if"
+            ' it does, declare further_example_use = "" in the class'
         )
     for reader in _READERS:
         if issubclass(kind, reader):

@@ -71,7 +71,7 @@ class Entry(BaseModel):
         labels: the cell of the run, for readers; a table finds its runs by the key.
         seed: of the run.
         rounds: number of rounds.
-        final: the metrics of the last round.
+        final: the metrics of the round of the result, which is the last one without a stop rule.
         best: the round with the best value of the table's metric, and this value.
         tail: the mean of the table's metric over the scored rounds among the last 10.
         curve: the table's metric by round.

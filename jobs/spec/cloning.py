@@ -25,7 +25,7 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
         SpecError: for every path that leads through a plain value.
     """
     data: dict[str, Any] = copy.deepcopy(dict(spec))
-    if any(path.startswith("model.init") for path in fields):
+    if any(path.startswith(("model.init.file", "model.init.job")) for path in fields):
         drop_weight_hashes(data)
     if "name" not in fields and data.get("name") == find_algorithm_name(data):
         del data["name"]

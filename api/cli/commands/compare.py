@@ -83,7 +83,7 @@ def compare(
         if len(found.groups) > 1:
             print_message(
                 "± = one standard deviation over seeds; [ ] = 95 % interval of the difference paired by seed;"
-                " p = of the paired t-test, adjusted by Holm's method"
+                " p = p-value of the paired t-test, adjusted by Holm's method"
             )
     if figure is not None:
         _draw(found, figure)

@@ -92,12 +92,12 @@ def report(
 def _are_several(runs: list[str] | None, url: str | None) -> bool:
     """Whether the arguments are no single run: none, several, or the name of a sweep."""
     from api.cli.commands.connection import connect
-    from api.sdk.run_sources import explain_missing_paths
+    from api.sdk.run_sources import explain_missing_paths, list_run_paths
 
     if runs is None or len(runs) != 1:
         return True
-    if Path(runs[0]).expanduser().is_dir():
-        return False
+    if (path := Path(runs[0]).expanduser()).is_dir():
+        return len(list_run_paths(path)) > 1
     with explain_missing_paths(runs), connect(url) as client:
         return any(client.jobs(label=f"group={runs[0]}", limit=1))
 

@@ -99,7 +99,7 @@ def run(
 def describe_divergence(records: Sequence[RoundRecord]) -> str:
     """Write in which round the global model had a loss that is no finite number; "" if in none."""
     for record in records:
-        loss = record.metrics.get("global_loss", 0.0)
+        loss = record.metrics.get("global_loss", record.metrics.get("global_validation_loss", 0.0))
         if not isinstance(loss, int | float) or not isfinite(loss):
             return (
                 f"the global model diverged: its loss in round {record.round} is not a finite number;"

@@ -134,7 +134,7 @@ def _run_here(
     for line in _describe_missing_metric(view):
         print_message(line)
     if view.succeeded and len(view.cells()) > 1:
-        print_message(f"`fedsim compare {shlex.quote(str(folder))}/*` compares the cells, seed by seed")
+        print_message(f"`fedsim compare {shlex.quote(str(folder))}` compares the cells, seed by seed")
     raise typer.Exit(0 if view.succeeded else 1)
 
 

@@ -91,9 +91,8 @@ def _print(verdict: Verdict, first: str, second: str) -> None:
     if verdict.difference is None:
         make_data_console().print(f"equal: {rounds}, bit for bit")
         if alone := verdict.only_with_client_states:
-            print_message(
-                f"only {first if alone == 'first' else second} has client states: they are not compared"
-            )
+            named = first if alone == "first" else second
+            print_message(f"only {named} has client states in some rounds: they are not compared there")
         return
     if missing := verdict.difference.missing:
         shorter, longer = (first, second) if missing == "first" else (second, first)

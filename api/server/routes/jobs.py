@@ -34,6 +34,7 @@ from api.server.stored_rounds import (
     read_all_rounds,
 )
 from jobs.spec.cloning import clone_spec
+from jobs.spec.grid import FIELDS_WITHOUT_EFFECT
 from jobs.spec.submission import MAX_LABELS
 from jobs.spec.sweep import GROUP
 from jobs.store.job_store import JobStore
@@ -238,7 +239,8 @@ async def clone_job(
 def _make_submission(job_id: str, changes: CloneRequest, service: Service) -> SubmissionRequest:
     job = service.store.get(job_id)
     spec, labels = job.spec, job.labels
-    if changes.set and GROUP in labels:
+    is_changed = any(path.split(".")[0] not in FIELDS_WITHOUT_EFFECT for path in changes.set)
+    if is_changed and {GROUP, "seed"} <= labels.keys():
         # With other fields it is no run of the sweep, whose labels and name say what the fields were.
         spec, labels = {name: value for name, value in spec.items() if name != "name"}, {}
     return SubmissionRequest(

@@ -20,13 +20,13 @@ from fedsim.learning_tasks.regression import measure_deviations
 MOST_CATEGORIES = 100
 """The most different texts of a column that becomes one input value per text."""
 
-MOST_WORDS = 0.1
-"""The largest share of words among numbers that is taken for cells without a value: more are categories."""
+MISSING_WORDS = {"?", "-", "--", ".", "n/a", "na", "nan", "none", "null", "missing", "unknown"}
+"""Texts, in small letters, that stand for a missing number in many files."""
 
 MOST_CODES = 10
 """The most different numbers of a column that are taken for codes of categories, such as 0, 1, 2 and 3+."""
 
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+(\.\d*)?|\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 NUMBERS, FRACTIONS, BOOLEANS, TEXTS = "whole numbers", "numbers with a fraction", "true or false", "texts"
 
@@ -147,16 +147,29 @@ def _standardise_numbers(
     return to_float32(what, (values - mean) / std)[:, None], [Column(name, None, mean, std)]
 
 
-def _check_no_numbers(file: Path, name: str, column: Any) -> None:
-    """Raise SpecError for a column of numbers that one word, such as `?` for a missing value, made texts."""
-    texts = [text.strip() for text in column.drop_null().to_pylist()]
-    words = [text for text in texts if not _NUMBER.fullmatch(text)]
-    numbers = set(texts).difference(words)
-    if not words or len(words) > MOST_WORDS * len(texts) or len(numbers) <= MOST_CODES:
+def _check_no_numbers(file: Path, name: str, found: Sequence[str]) -> None:
+    """Raise SpecError for numbers that became texts by a word such as `?`, or by commas.
+
+    Few numbers, and numbers such as 007, may be categories.
+
+    Args:
+        file: of the table, for the message.
+        name: the column.
+        found: its different texts.
+    """
+    texts = {text.strip() for text in found} - {""}
+    numbers = {text for text in texts if _NUMBER.fullmatch(text)}
+    words, commas = sorted(texts - numbers), sorted(text for text in numbers if "," in text)
+    if len(numbers) <= MOST_CODES or any(re.match(r"[+-]?0\d", text) for text in numbers):
         return
-    found = f"the text {words[0]!r}" if len(words) == 1 else f"{len(words)} texts such as {words[0]!r}"
-    message = f"column {name!r} of {file.name} has numbers and {found}"
-    hint = "leave such a cell empty, and set missing; or write a letter before numbers that name categories"
+    if words and {word.lower() for word in words} <= MISSING_WORDS:
+        message = f"column {name!r} of {file.name} has numbers and the text {words[0]!r}"
+        hint = "leave such a cell empty, and set missing: mean or drop"
+    elif commas and not words:
+        message = f"column {name!r} of {file.name} has numbers with commas, such as {commas[0]!r}"
+        hint = "write numbers as 1234.5"
+    else:
+        return
     raise make_spec_error("features", name, message, hint)
 
 
@@ -164,7 +177,7 @@ def _encode_categories(file: Path, name: str, column: Any, train: Indices) -> tu
     """One value per text of the training rows, in alphabetical order; 0 everywhere for any other text."""
     arrow, compute = import_pyarrow(), import_pyarrow("pyarrow.compute")
     found = sorted(compute.unique(column.take(train).drop_null()).to_pylist())
-    _check_no_numbers(file, name, column)
+    _check_no_numbers(file, name, compute.unique(column.drop_null()).to_pylist())
     if len(found) > MOST_CATEGORIES:
         message = f"column {name!r} of {file.name} has {len(found):,} different texts, too many for inputs"
         hint = "list the columns of the inputs in features, without this one"

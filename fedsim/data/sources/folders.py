@@ -153,8 +153,8 @@ def class_folders(folder: Path) -> list[str]:
     if not found and not folder.exists() and folder.parent.is_dir():
         raise DataError(
             f"{folder}: is missing",
-            f"set train and test to folders of {folder.parent}, or test: null; if the class folders are in it"
-            " itself, set train: '' and test: null",
+            f"set train and test to folders of {folder.parent}, or test: null; if {folder.parent} itself has"
+            " the class folders, set train: '' and test: null",
         )
     if not found:
         raise DataError(

@@ -182,7 +182,7 @@ def _make_too_many_clients_error(spec: JobSpec, examples: int) -> FieldError:
         "evaluation.validation": spec.evaluation.validation > 0,
     }
     named = " and ".join(path for path, takes in takers.items() if takes)
-    left = f" left by {named}" if named else ""
+    left = f" after {named}" if named else ""
     less = f", or let {named} leave more examples" if named else ""
     return FieldError(
         "clients.total",

@@ -116,7 +116,7 @@ def find_asynchronous_faults(spec: JobSpec, algorithm: Algorithm) -> list[FieldE
     if not (reason := explain_waiting(algorithm)):
         return []
     message = f"does not suit this run: {reason}"
-    hint = "use a policy that waits, such as deadline, or leave out what is named"
+    hint = "use a policy that waits, such as deadline, or change the setting that the reason names"
     return [FieldError("devices.policy", chosen.name, message, hint)]
 
 

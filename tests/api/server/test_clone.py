@@ -108,6 +108,8 @@ def test_a_changed_clone_is_no_run_of_the_sweep(service: RunningService, http: h
     job = http.post(JOBS, json=body).json()
     same = http.post(f"{JOBS}/{job['id']}/clone").json()
     assert (same["name"], same["labels"]) == ("rates: seed 1", labels)
+    larger = http.post(f"{JOBS}/{job['id']}/clone", json={"set": {"resources.workers": 1}}).json()
+    assert (larger["name"], larger["labels"]) == ("rates: seed 1", labels)
     other = http.post(f"{JOBS}/{job['id']}/clone", json={"set": {"seed": 2}}).json()
     assert (other["name"], other["labels"]) == ("fedavg", {})
     named = {"set": {"seed": 2, "name": "mine"}, "labels": {"owner": "ada"}}

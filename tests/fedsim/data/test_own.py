@@ -142,7 +142,7 @@ def test_one_hot_classes_are_no_labels(tmp_path: Path, parts: tuple[str, ...]):
     ("y", "hint"),
     [
         (np.array(["cat", "dog", "cat"]), "number them: names, y = np.unique(y, return_inverse=True)"),
-        (np.array([0.0, 1.0, 1.0]), "number them: names, y = np.unique(y, return_inverse=True)"),
+        (np.array([0.0, 1.0, 1.0]), "save class numbers as whole numbers: y = y.astype(int)"),
         (np.array([0.5, 1.0, 2.0]), "set task: regression"),
         (np.array([0.0, np.nan, 2.0]), "leave out the examples with missing or infinite labels"),
     ],

@@ -127,6 +127,16 @@ def test_numbers_with_a_word_for_a_missing_one_are_no_categories(tmp_path: Path)
         SpecError, match=r"column 'age' of mine.csv has numbers and the text '\?'.*leave such a cell"
     ):
         load(tmp_path, "mine.csv", target="y")
+    for commas in ([f"{age},5" for age in range(20, 60)], [f"{age},000" for age in range(20, 60)]):
+        write(tmp_path / "mine.parquet", {"age": commas, "y": classes})
+        with pytest.raises(SpecError, match=r"numbers with commas, such as '20,(5|000)'.*1234\.5"):
+            load(tmp_path, target="y")
+    for categories in (
+        [f"{n}A" if n % 9 == 0 else str(n) for n in range(40)],
+        [f"00{n}" for n in range(39)] + ["?"],
+    ):
+        write(tmp_path / "mine.parquet", {"place": categories, "y": classes})
+        assert load(tmp_path, target="y", test_share=0.0).input_shape == (40,)
     # Few numbers may be codes: these are categories.
     write(tmp_path / "mine.csv", {"children": [*"0123" * 9, *"012", "3+"], "y": classes})
     assert load(tmp_path, "mine.csv", target="y").input_shape == (5,)

@@ -17,6 +17,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base import rng, tree
 from fedsim.core import Algorithm, Batch, ClientTask, ClientUpdate, Context, LocalTraining, Reduction
 from fedsim.core.batches import Pacing
+from fedsim.core.capabilities import CohortSelection
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
@@ -322,9 +323,21 @@ class WithPrivateSums(WithLosses):
     further_example_use: ClassVar[str] = ""
 
 
+class WithCohorts(CohortSelection, FedAvg):
+    """FedAvg with cohorts of its own, and no further upload."""
+
+
+class WithLossesAgain(WithPrivateSums):
+    """A subclass that adds an upload does not inherit the word of its parent."""
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {**WithPrivateSums.uploads, "norm": Reduction.GATHER}
+
+
 def test_uploads_of_an_own_algorithm_are_declared() -> None:
+    assert explain_other_training(WithCohorts) == ""
+    assert "clients also send norm, and nothing says" in explain_other_training(WithLossesAgain)
     assert (
-        "clients also send loss, and nothing says that it comes from private steps"
+        "clients also send loss, and nothing says that this comes from private steps"
         in explain_other_training(WithLosses)
     )
     assert explain_other_training(WithPrivateSums()) == ""

@@ -99,5 +99,7 @@ def test_a_changed_text_of_many_lines_is_shown_by_its_first_difference() -> None
     old, new = ({"model": {"source": "\n".join(text)}} for text in (lines, [*lines[:5], "other", *lines[6:]]))
     [line] = list_differences(old, new)
     assert line == "model.source has changed, first in line 6: it was 'line 5', is 'other'"
+    ended = {"model": {"source": "\n".join(lines) + "\n"}}
+    assert list_differences(old, ended) == ["model.source has changed in its line ends"]
     cut = {"model": {"source": "\n".join(lines[:-1])}}
     assert list_differences(old, cut)[0].endswith("first in line 60: it was 'line 59', is None")

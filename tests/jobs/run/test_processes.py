@@ -42,3 +42,13 @@ def test_a_killed_worker_ends_no_other_piece_of_work() -> None:
     kill = "__import__('os')._exit(1)"
     found = dict(finish_pieces(["1", kill, "2", "3"], 1, partial, (eval,)))
     assert found == {"1": 1, kill: KILLED, "2": 2, "3": 3}
+
+
+def test_a_killed_worker_ends_only_what_was_in_work() -> None:
+    kill = "__import__('os')._exit(1)"
+    found = dict(finish_pieces([*"12", kill, *"3456"], 2, partial, (eval,)))
+    assert found[kill] == KILLED
+    others = {piece: result for piece, result in found.items() if piece != kill}
+    assert sorted(others) == [*"123456"]
+    assert sum(result == KILLED for result in others.values()) <= 1
+    assert all(result in (KILLED, int(piece)) for piece, result in others.items())
