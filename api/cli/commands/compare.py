@@ -80,7 +80,7 @@ def compare(
         print_message(note)
     if format is CompareFormat.TEXT:
         print_message("best on test = value of the best round on the test set; this is an optimistic value")
-        if len(found.groups) > 1:
+        if any(group.final is not None and group.final.deviation is not None for group in found.groups):
             print_message(
                 "± = one standard deviation over seeds; [ ] = 95 % interval of the difference paired by seed;"
                 " p = p-value of the paired t-test, adjusted by Holm's method"
