@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedsim.errors import SettingsError
+
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[bool]:
@@ -22,6 +24,23 @@ def lock_file(path: Path) -> Iterator[bool]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
         yield True
+
+
+@contextmanager
+def lock_folder(folder: Path, work: str) -> Iterator[None]:
+    """Keep a second process out of a folder in which both would write the same files.
+
+    Args:
+        folder: exists.
+        work: what works there, for the message, such as "sweep".
+
+    Raises:
+        SettingsError: another process works in it.
+    """
+    with lock_file(folder / ".lock") as is_free:
+        if not is_free:
+            raise SettingsError(f"another {work} works in {folder}", "wait for it, or give --out")
+        yield
 
 
 def is_locked(path: Path) -> bool:

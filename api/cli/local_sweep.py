@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.cli.run_folder import RunFolder, make_run_document, write_run_files
 from api.reports.run_files import PERSONAL, RESULT, ROUNDS
 from fedsim.errors import SettingsError
-from jobs.file_locks import lock_file
 from jobs.run.listener import RunListener
 from jobs.spec.sweep import Member
+from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
 
 if TYPE_CHECKING:
@@ -125,19 +124,6 @@ def run_sweep(
         yield member, _read_ended(path, fault)
 
 
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep a second sweep out of a folder: both would write the same runs.
-
-    Raises:
-        SettingsError: another process works in it.
-    """
-    with lock_file(folder / ".lock") as is_free:
-        if not is_free:
-            raise SettingsError(f"another sweep works in {folder}", "wait for it, or give --out")
-        yield
-
-
 def require_no_gpus(members: Sequence[Member]) -> None:
     """Refuse specs that ask for GPUs: the processes of a pool train on CPUs.
 
@@ -188,7 +174,5 @@ def make_slug(text: str) -> str:
 def _read_ended(path: Path, fault: str) -> LocalRun:
     if fault:
         return LocalRun(str(path), JobState.FAILED, {}, fault)
-    last = json.loads((path / ROUNDS).read_text("utf-8").rstrip("\n").split("\n")[-1])
-    # After a stop rule the result may be of an earlier round.
-    end = last.get("end") or {}
-    return LocalRun(str(path), JobState.SUCCEEDED, {**last["metrics"], **end.get("metrics", {})})
+    last = RoundRecord.model_validate_json((path / ROUNDS).read_text("utf-8").rstrip("\n").split("\n")[-1])
+    return LocalRun(str(path), JobState.SUCCEEDED, last.result_metrics)

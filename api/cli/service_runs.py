@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from api.sdk.client import FedSimClient
 from api.sdk.transport.followers import is_temporary
-from fedsim.errors import FedsimError, ServiceError
+from fedsim.errors import FedsimError
 from jobs.grid.one_run import make_entry
 from jobs.grid.runner import EndedRun
 from jobs.grid.table import Table
@@ -53,6 +53,6 @@ def _read_ended_run(table: Table, member: Member, job: Job | None, client: FedSi
     try:
         return EndedRun(member, make_entry(member, table, client.job(job.id).rounds()))
     except FedsimError as error:
-        if isinstance(error, ServiceError) and is_temporary(error):
+        if is_temporary(error):
             return None
         return EndedRun(member, f"job {job.id}: {error}")

@@ -39,6 +39,26 @@ def read_records(path: Path) -> list[RecordData]:
     return found
 
 
+def list_run_paths(path: Path) -> list[Path]:
+    """List the runs at a path: the path itself, or the folders of the runs in the folder of a sweep."""
+    if not path.is_dir() or (path / ROUNDS).exists():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{ROUNDS}")) or [path]
+
+
+def read_compared_runs(source: str, path: Path) -> list[ComparedRun]:
+    """Read the runs at a path, to compare them.
+
+    Args:
+        source: the path as the caller gave it; it names the run, unless the path is the folder of a sweep.
+        path: as for `read_records`, or the folder of a sweep.
+
+    Raises:
+        SettingsError: there are no round records.
+    """
+    return [read_compared_run(source if each == path else str(each), each) for each in list_run_paths(path)]
+
+
 def read_compared_run(run: str, path: Path) -> ComparedRun:
     """Read a run in files, to compare it.
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from api.comparison.compared_run import ComparedRun
-from api.reports.run_files import read_compared_run
+from api.reports.run_files import read_compared_runs
 from api.sdk import calls
 from api.sdk.job_search import find_job, find_labelled
 from api.sdk.rounds import read_rounds
-from api.sdk.run_sources import RunSource, explain_missing_paths, list_run_paths
+from api.sdk.run_sources import RunSource, explain_missing_paths
 from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound, SettingsError
 from jobs.spec.sweep import GROUP
@@ -42,9 +42,7 @@ async def read_runs(
         for source in sources:
             path = Path(source).expanduser()
             if path.exists():
-                for each in list_run_paths(path):
-                    name = str(source) if each == path else str(each)
-                    found.append(await connection.sender.run_function(read_compared_run, name, each))
+                found += await connection.sender.run_function(read_compared_runs, str(source), path)
             else:
                 found += await find_jobs(connection, str(source))
     if label:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from api.reports.run_files import read_compared_run
-from api.sdk.run_sources import list_run_paths
+from api.reports.run_files import read_compared_runs
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -46,9 +45,9 @@ def compare(
     paths = [Path(source).expanduser() for source in sources]
     if label is None and all(path.exists() for path in paths):
         found = [
-            read_compared_run(str(source) if each == path else str(each), each)
+            run
             for source, path in zip(sources, paths, strict=True)
-            for each in list_run_paths(path)
+            for run in read_compared_runs(str(source), path)
         ]
         return ComparisonView.from_comparison(compare_runs(found, **options))
     with FedSimClient(url) as client:

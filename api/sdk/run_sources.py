@@ -7,20 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from api.reports.run_files import ROUNDS
 from fedsim.errors import SettingsError, Unreachable
 
 RunSource: TypeAlias = str | Path
 """A job's id, a sweep's name, or the path of a run in files."""
 
 FILE_ENDINGS = (".json", ".jsonl")
-
-
-def list_run_paths(path: Path) -> list[Path]:
-    """List the runs at a path: the path itself, or the folders of the runs in the folder of a sweep."""
-    if not path.is_dir() or (path / ROUNDS).exists():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{ROUNDS}")) or [path]
 
 
 def _has_form_of_path(text: str) -> bool:

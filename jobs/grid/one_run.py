@@ -117,14 +117,12 @@ def make_entry(
     }
     main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
     last, total = records[-1], RunTotals.of(records)
-    # After a stop rule the result may be of an earlier round.
-    metrics = {**last.metrics, **(last.end.metrics if last.end else {})}
     return Entry(
         key=member.spec_hash,
         labels=member.run.labels,
         seed=member.run.seed,
         rounds=last.round,
-        final=round_metrics((name, _number(value)) for name, value in metrics.items()),
+        final=round_metrics((name, _number(value)) for name, value in last.result_metrics.items()),
         best=main.best,
         tail=main.tail,
         curve=main.curve,

@@ -40,10 +40,12 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
     Raises:
         SpecError, DataNotFound, DataError: as `make_partition_report`.
     """
+    # The folder is made here, not after the map: a job that is deleted meanwhile gets no new one.
+    path = settings.job_dir(job_id) / FILE
     if (known := read_class_map(settings, job_id)) is not None:
         return known
     found = make_class_map(spec, settings)
-    _save_class_map(settings.home / "jobs" / job_id / FILE, found)
+    _save_class_map(path, found)
     return found
 
 

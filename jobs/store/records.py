@@ -111,6 +111,11 @@ class RoundRecord(FrozenRecord):
     end: RunEnd | None = None
     clock: ClockReading | None = Field(default=None, exclude_if=lambda clock: clock is None)
 
+    @property
+    def result_metrics(self) -> FreeForm:
+        """The metrics of the round of the result, which a stop rule may have chosen before this one."""
+        return {**self.metrics, **(self.end.metrics if self.end else {})}
+
     def digests(self) -> StateDigests:
         """Return the digests of the round."""
         return StateDigests(self.digest, self.memory_digest)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.errors import SettingsError
-from jobs.file_locks import lock_file
+from jobs.file_locks import lock_folder
 from jobs.run.json_lines import read_lines, write_line
 
 SEARCH, TRIALS, BEST = "search.json", "trials.jsonl", "best.yaml"
@@ -56,9 +56,7 @@ def open_record(folder: Path, search: Mapping[str, Any]) -> Iterator[SearchRecor
         SettingsError: the folder has another search, or another process works in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_file(folder / ".lock") as is_free:
-        if not is_free:
-            raise SettingsError(f"another search works in {folder}", "wait for it, or give --out")
+    with lock_folder(folder, "search"):
         yield SearchRecord(folder, search)
 
 

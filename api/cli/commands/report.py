@@ -92,7 +92,8 @@ def report(
 def _are_several(runs: list[str] | None, url: str | None) -> bool:
     """Whether the arguments are no single run: none, several, or the name of a sweep."""
     from api.cli.commands.connection import connect
-    from api.sdk.run_sources import explain_missing_paths, list_run_paths
+    from api.reports.run_files import list_run_paths
+    from api.sdk.run_sources import explain_missing_paths
 
     if runs is None or len(runs) != 1:
         return True

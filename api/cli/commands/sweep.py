@@ -100,8 +100,9 @@ def _run_here(
 ) -> None:
     """Make the runs on this machine, print their table, and end the command."""
     from api.cli.display import print_json, print_message, print_table
-    from api.cli.local_sweep import count_finished, lock_folder, make_slug, require_no_gpus, run_sweep
+    from api.cli.local_sweep import count_finished, make_slug, require_no_gpus, run_sweep
     from api.sdk.sweeps import SweepView
+    from jobs.file_locks import lock_folder
     from jobs.settings import Settings
     from jobs.spec.sweep import members, read_sweep
 
@@ -113,7 +114,7 @@ def _run_here(
     settings = Settings.from_env().add_local_folders(file)
     at_a_time = processes if place is SweepPlace.POOL else None
     try:
-        with lock_folder(folder):
+        with lock_folder(folder, "sweep"):
             if there := count_finished(view.members, folder):
                 print_message(
                     f"{there} of {len(view.members)} runs are in {folder} and are not made again;"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.local_sweep import lock_folder
+from jobs.file_locks import lock_folder
 from jobs.run.execute import execute
 from jobs.settings import Settings
 from jobs.spec.sweep import members, read_sweep
@@ -102,7 +102,7 @@ def test_a_pool_refuses_gpus_and_a_folder_that_another_sweep_has(
     assert done.code == 2
     assert "--on pool trains on CPUs, and a run asks for a GPU" in done.err
     (tmp_path / "rates").mkdir()
-    with lock_folder(tmp_path / "rates"):
+    with lock_folder(tmp_path / "rates", "sweep"):
         done = fedsim(*words)
     assert done.code == 2
     assert "another sweep works in" in done.err
