@@ -25,6 +25,8 @@ from __future__ import annotations
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
+from fedsim.base.version import CLIENT_DISTRIBUTION, DISTRIBUTION, find_version
+
 if TYPE_CHECKING:
     from api.sdk.async_client import AsyncFedSimClient
     from api.sdk.client import FedSimClient
@@ -50,12 +52,6 @@ __all__ = [
     "tune",
 ]
 
-DISTRIBUTION = "fedsim-ray"
-"""The name of this package for pip. Another package is called fedsim there."""
-
-CLIENT_DISTRIBUTION = "fedsim-client"
-"""The same package with only the libraries of a client; `client/setup.py` builds it."""
-
 _PLACES = {
     "Algorithm": "fedsim.core",
     "AsyncFedSimClient": "api.sdk.async_client",
@@ -69,15 +65,6 @@ _PLACES = {
     "tune": "jobs.tune.search",
 }
 """The module of each public name; `rng` and `tree` are modules themselves."""
-
-
-def _version() -> str:
-    for name in (DISTRIBUTION, CLIENT_DISTRIBUTION):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            pass
-    return "0+unknown"  # a checkout that was never installed
 
 
 def __getattr__(name: str) -> Any:
@@ -99,7 +86,7 @@ def __getattr__(name: str) -> Any:
 def _public(name: str) -> Any:
     # The public names cost time to import, and some live above this package: they are loaded when asked for.
     if name == "__version__":
-        return _version()
+        return find_version()
     if name not in _PLACES:
         raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
     module = import_module(_PLACES[name])

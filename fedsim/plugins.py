@@ -10,6 +10,7 @@ somebody looks up its name or lists all names. docs/plugins.md shows how to writ
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module, metadata
 from inspect import get_annotations
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fedsim.base.parameters import list_parameters, suggest_name
@@ -55,6 +57,7 @@ class PluginIndex:
         points: the entry points of all kinds; None before the first look-up.
         registered: the claims made by `Registry.register`, by (kind, name).
         loaded: {(kind, owner): (object, reason)}; the reason says why there is no object, else "".
+        hashes: {package or module: hash of its Python files when its first object was loaded}.
         failed: why modules in `FEDSIM_PLUGINS` could not be imported.
         warned: the warnings that the log already has.
         importing: whether an import of the modules in `FEDSIM_PLUGINS` is in progress.
@@ -65,6 +68,7 @@ class PluginIndex:
         self.points: list[metadata.EntryPoint] | None = None
         self.registered: dict[tuple[str, str], list[Claim]] = {}
         self.loaded: dict[tuple[str, str], tuple[Any, str]] = {}
+        self.hashes: dict[str, str] = {}
         self.failed: list[str] = []
         self.warned: set[str] = set()
         self.importing = False
@@ -149,6 +153,7 @@ class Registry(Mapping[str, T]):
             held = _index.registered.setdefault((self.kind, name), [])
             held[:] = [claim for claim in held if claim.owner != who]
             _index.loaded.pop((self.kind, who), None)
+            _index.hashes.pop(_top_level(thing), None)
             others = self._claims(name)
             if not others or _index.importing:
                 # Keep the claim of a module: the name is then contested, and no spec gets the wrong object.
@@ -160,6 +165,16 @@ class Registry(Mapping[str, T]):
     def source(self, name: str) -> str:
         """Return the package and version, or the module, of a named object; "" for fedsim's own."""
         return next((claim.source for claim in self._claims(name)), "")
+
+    def describe_code(self, name: str) -> dict[str, str]:
+        """Return {package or module: version and hash of its Python files} of a named object.
+
+        It is {} for fedsim's own objects. Code in a notebook has no file, and so no hash.
+        """
+        if not (source := self.source(name)):
+            return {}
+        package, _, version = source.partition(" ")
+        return {package: f"{version} {_index.hashes.get(_top_level(self[name]), '')}".strip()}
 
     def fault(self, path: str, name: str) -> FieldError:
         """Return why a name is missing, as a fault of the spec at this path."""
@@ -224,6 +239,8 @@ class Registry(Mapping[str, T]):
         try:
             thing = claim.load()
             self._check_thing(thing)
+            # Now, because the files may change while this process goes on with the code that it imported.
+            _index.hashes.setdefault(_top_level(thing), _hash_files(_top_level(thing)))
         except (Exception, SystemExit) as error:
             return None, f"the plug-in {claim.owner} cannot be loaded: {_words(error)}"
         return thing, ""
@@ -276,6 +293,26 @@ def _code(thing: Any) -> Any:
 
 def _module(thing: Any) -> str:
     return str(getattr(_code(thing), "__module__", ""))
+
+
+def _top_level(thing: Any) -> str:
+    """Return the name of the package, or of the single module, that has an object."""
+    return _module(thing).partition(".")[0]
+
+
+def _hash_files(name: str) -> str:
+    """Return a hash of the Python files of an imported package or module; "" if it has none."""
+    module = sys.modules.get(name)
+    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
+    files = {str(path.relative_to(folder)): path for folder in folders for path in folder.rglob("*.py")}
+    if not folders and (file := getattr(module, "__file__", None)):
+        files = {Path(file).name: Path(file)}
+    if not files:
+        return ""
+    found = hashlib.sha256()
+    for place, path in sorted(files.items()):
+        found.update(f"{place} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()[:12]
 
 
 def _words(error: BaseException) -> str:

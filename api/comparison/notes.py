@@ -1,4 +1,4 @@
-"""What a reader of a comparison must know: different data, missing results, unequal rounds, too few seeds."""
+"""What a reader of a comparison must know: unequal data, code or rounds, missing results, too few seeds."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def list_notes(groups: Sequence[RunGroup], find_row: FindRow, baseline: int | No
     counted = [group for group in groups if group.counted]
     return [
         *_describe_unequal_data(counted, find_row),
+        *_describe_unequal_code(groups),
         *_describe_missing_results(groups),
         *_describe_not_finite(groups, metric),
         *_describe_unequal_rounds(counted, find_row),
@@ -55,6 +56,24 @@ def _describe_unequal_data(groups: Sequence[RunGroup], find_row: FindRow) -> Ite
             f"The rows have different data: {_join(names)}. Their values are not comparable: there is no "
             "best row, no difference between different data, and no target but your own."
         )
+
+
+def _describe_unequal_code(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Describe the packages of which the runs had several versions; older records do not name any."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for group in groups:
+        for run in group.members:
+            used = dict.fromkeys(item for record in run.records for item in record.engine.code.items())
+            for package, version in used:
+                runs = found.setdefault(package, {}).setdefault(version, [])
+                runs.append(_name_run(group, run))
+    for package, versions in sorted(found.items()):
+        if len(versions) > 1:
+            parts = [
+                f"{version} ({len(runs)} {'run' if len(runs) == 1 else 'runs'}, such as {runs[0]})"
+                for version, runs in versions.items()
+            ]
+            yield f"The runs had different code of {package}: {'; '.join(parts)}."
 
 
 def _describe_missing_results(groups: Sequence[RunGroup]) -> Iterator[str]:

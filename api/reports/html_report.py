@@ -79,12 +79,9 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
     """List results and cost of a run as pairs (name, value)."""
     records = reported.records
     yield "rounds", str(len(records))
-    last: dict[str, Any] = {}
-    for record in records:
-        last |= {name: value for name, value in record.metrics.items() if value is not None}
     if records and (end := records[-1].end):
         yield "end", end.message
-        last |= {name: value for name, value in end.metrics.items() if value is not None}
+    last = _find_last_values(records)
     for name, value in last.items():
         yield (
             format_metric(name),
@@ -112,6 +109,14 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
         yield "FLOPs", f"{total.cost.flops:.4g}"
     if records:
         yield "digest after the last round", records[-1].digest
+        if code := records[-1].engine.code:
+            yield "code", ", ".join(f"{name} {version}" for name, version in code.items())
+
+
+def _find_last_values(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return the last value of every metric; only some rounds have the metrics of a personal evaluation."""
+    metrics = [record.metrics for record in records[:-1]] + [each.result_metrics for each in records[-1:]]
+    return {name: value for each in metrics for name, value in each.items() if value is not None}
 
 
 def _list_method_changes(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:

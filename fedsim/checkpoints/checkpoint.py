@@ -148,7 +148,8 @@ class Checkpoints:
                 note_damage(str(error))
         if damaged:
             hint = "repair it, or remove the folder and begin anew"
-            raise CheckpointError(f"no checkpoint in {self.folder.url} is whole: {'; '.join(damaged)}", hint)
+            reasons = "; ".join(dict.fromkeys(damaged))  # two checkpoints may share a damaged file
+            raise CheckpointError(f"no checkpoint in {self.folder.url} is whole: {reasons}", hint)
         return None
 
     def note_round(self, result: RoundResult) -> None:

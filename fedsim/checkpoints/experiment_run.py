@@ -6,8 +6,10 @@ that of `jobs.run.without_ray.in_process` in this process.
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +30,8 @@ from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.run_models import RunModels
 from fedsim.engine.simulation import RoundResult, make_initial_state, simulate_with_progress
 from fedsim.engine.stopping import StopProgress
+
+_LOG = logging.getLogger(__name__)
 
 RECORDS_PER_MESSAGE = 500
 
@@ -205,6 +209,7 @@ class ExperimentRun(ABC):
         for text in warnings:
             yield Status(text)
         if checkpoint is not None:
+            _warn_of_changed_code(checkpoint.records, self.experiment.code)
             yield ResumeNotice(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
             for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known_rounds):
                 yield RecalledRecords(records)
@@ -239,7 +244,7 @@ class ExperimentRun(ABC):
             if not isinstance(result, RoundResult):
                 yield Status(describe_progress(result, population.partition.num_clients))
                 continue
-            result = self.complete_result(result)
+            result = self.complete_result(result).add_code(experiment.code)
             models.add(result)
             yield replace(result, state=None, in_flight=None)
             if checkpoints is not None:
@@ -283,6 +288,16 @@ def _export_partition(partition: Partition) -> dict[str, Any]:
     if isinstance(partition, SampledPartition):
         return {}
     return {"indices": partition.indices, "offsets": partition.offsets}
+
+
+def _warn_of_changed_code(records: Iterable[Mapping[str, Any]], now: Mapping[str, str]) -> None:
+    """Warn of packages that have changed since the last of these records, as far as it names them."""
+    for last in deque(records, maxlen=1):
+        before = last["engine"].get("code", {})
+        for name in sorted(before.keys() & now.keys()):
+            if before[name] != now[name]:
+                text = "%s has changed since round %d: it was %s, and is now %s"
+                _LOG.warning(text, name, last["round"], before[name], now[name])
 
 
 def _split_records(

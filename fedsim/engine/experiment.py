@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,7 @@ class Experiment:
         personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
         stop: when the run ends before its last round; None for never.
         devices: the devices of the clients, for a simulated clock; None for no clock.
+        code: {package: version} of the code that runs it, for the records; {} writes nothing.
         stack: setting of the stack size; see `fedsim.stacking.stack_size`.
         stack_sizes: stack size of each architecture, if `stack` is a number; () if not.
         graphs: whether stacks replay their steps as CUDA graphs; see `fedsim.stacking.graph_replay`.
@@ -100,6 +101,7 @@ class Experiment:
     personal: Literal["auto", "never", "last", "always"] = "auto"
     stop: StopRule | None = None
     devices: Devices | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
     stack: StackSetting = "auto"
     stack_sizes: tuple[int, ...] = ()
     graphs: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedsim.base.costs import ClockReading, Cost, Traffic
@@ -59,6 +59,10 @@ class RoundResult:
     end: RunEnd | None = None
     clock: ClockReading | None = None
     in_flight: InFlight | None = None
+
+    def add_code(self, code: Mapping[str, str]) -> RoundResult:
+        """Return the result with the code that computed it, {package: version}; itself for {}."""
+        return replace(self, engine={**self.engine, "code": dict(code)}) if code else self
 
     def record(self) -> dict[str, Any]:
         """Return the round as plain data, as stores and files hold it."""

@@ -7,8 +7,11 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
+import torch
+
 from actors.resources import ClusterNode
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.version import find_version
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.core.error_attribution import format_error
@@ -328,6 +331,7 @@ def _build_experiment(
         personal=spec.evaluation.personal,
         stop=_make_stop_rule(spec),
         devices=devices,
+        code=describe_code(spec),
         stack=stack,
         stack_sizes=stack_sizes,
         graphs=spec.resources.graphs,
@@ -422,7 +426,18 @@ def _make_local_training(spec: JobSpec) -> LocalTraining:
 
 
 def list_plugins(spec: JobSpec) -> list[str]:
-    """List the plug-ins that a spec needs: packages with their versions, and modules."""
-    sources = [ALGORITHMS.source(spec.algorithm.name), DATASETS.source(spec.data.dataset.name)]
-    sources += [PARTITIONS.source(spec.data.partition.kind), *(MODELS.source(m.name) for m in spec.models)]
-    return sorted(set(filter(None, sources)))
+    """List the plug-ins that a spec needs: packages and modules, with their versions and hashes."""
+    return [f"{name} {version}".strip() for name, version in _describe_plugins(spec).items()]
+
+
+def describe_code(spec: JobSpec) -> dict[str, str]:
+    """Return the code that runs a spec: {package: version, and for a plug-in a hash of its files}."""
+    return {"fedsim": find_version(), "torch": torch.__version__, **_describe_plugins(spec)}
+
+
+def _describe_plugins(spec: JobSpec) -> dict[str, str]:
+    found = ALGORITHMS.describe_code(spec.algorithm.name) | DATASETS.describe_code(spec.data.dataset.name)
+    found |= PARTITIONS.describe_code(spec.data.partition.kind)
+    for model in spec.models:
+        found |= MODELS.describe_code(model.name)
+    return dict(sorted(found.items()))

@@ -51,7 +51,7 @@ class Seconds(FrozenRecord):
 
 
 class Engine(BaseModel):
-    """The pool that computed the round; a pool may add keys."""
+    """The pool that computed the round, and the code; a pool may add keys."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -59,6 +59,7 @@ class Engine(BaseModel):
     width: int = 1
     actors: int = 0
     restarts: int = 0
+    code: dict[str, str] = Field(default={}, exclude_if=lambda code: not code)
 
 
 class StateDigests(NamedTuple):

@@ -22,13 +22,16 @@ Reference result: see docs/results/common.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedsim.algorithms.personal_parts import PersonalParts
-from fedsim.core import Context
+from fedsim.core import Context, ServerState
 from fedsim.models.layers import list_batch_norm_keys
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,12 @@ class FedBN(PersonalParts):
     """FedAvg of all layers but BatchNorm, which stays with each client."""
 
     purposes: ClassVar[tuple[str, ...]] = ("personalisation",)
+
+    def init_server_state(self, ctx: Context) -> ServerState:
+        """The parent's state; a warning if no model has a BatchNorm."""
+        if not any(list_batch_norm_keys(net.module) for net in ctx.nets):
+            _LOG.warning("no model has BatchNorm, so fedbn trains as fedavg does")
+        return super().init_server_state(ctx)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """All keys but those of BatchNorm."""

@@ -71,7 +71,7 @@ def run_in_process(spec: JobSpec, settings: Settings, listener: RunListener) -> 
             models.add(event)
             if event.personal is not None:
                 result.personal = event.personal
-            result.records.append(RoundRecord.model_validate(event.record()))
+            result.records.append(RoundRecord.model_validate(event.add_code(experiment.code).record()))
             listener.on_round(result.records[-1])
     result.model, result.chosen_model = models.export_global(), models.export_chosen()
     result.notes = make_model_notes(spec, population.dataset.to_metadata(), result.round)

@@ -104,6 +104,25 @@ def test_final_values_of_different_rounds_are_said_to_be() -> None:
     assert not any("different rounds" in note for note in compare_runs(runs[:1] * 2).notes)
 
 
+def test_different_code_of_one_package_is_noted() -> None:
+    def with_code(name: str, *codes: dict[str, str]) -> ComparedRun:
+        rounds = [a_round(number).model_dump() for number in range(1, len(codes) + 1)]
+        engines = [each["engine"] | {"code": code} for each, code in zip(rounds, codes, strict=True)]
+        records = [
+            RoundRecord.model_validate({**each, "engine": engine})
+            for each, engine in zip(rounds, engines, strict=True)
+        ]
+        return ComparedRun(name, name, records)
+
+    fedsims, mine = {"fedsim": "0.2.0"}, {"fedsim": "0.2.0", "mine": "1.0 a"}
+    known = [with_code("x", {}, fedsims), with_code("y", mine, mine)]
+    assert not any("code" in note for note in compare_runs(known).notes)
+    changed = with_code("z", mine, {"fedsim": "0.2.0", "mine": "1.0 b"})
+    assert compare_runs([*known, changed]).notes[0] == (
+        "The runs had different code of mine: 1.0 a (2 runs, such as y); 1.0 b (1 run, such as z)."
+    )
+
+
 def test_of_an_error_the_lower_value_is_better() -> None:
     """The default metric is the main one of the runs; best value, worst final value and target follow it."""
     found = compare_runs([regression("a", 70.0, 55.0, 60.0), regression("b", 58.0, 57.0)])

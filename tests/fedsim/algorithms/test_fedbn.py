@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ SIZES = [4, 8, 12, 16, 20]
 NORM = {"fc.scaling.weight", "fc.scaling.bias", "fc.scaling.running_mean", "fc.scaling.running_var"}
 
 
-def test_a_net_without_batch_norm_is_fedavg_bit_for_bit() -> None:
+def test_a_net_without_batch_norm_is_fedavg_bit_for_bit(caplog: pytest.LogCaptureFixture) -> None:
     population = federation(rounds=3, cohort_size=6)
     plain, _ = run(FedAvg(), population)
     results, pool = run(FedBN(), population)
@@ -32,6 +33,7 @@ def test_a_net_without_batch_norm_is_fedavg_bit_for_bit() -> None:
     assert [r.traffic.by_payload for r in results] == [r.traffic.by_payload for r in plain]
     assert [r.cost.flops for r in results] == [r.cost.flops for r in plain]
     assert not any(pool.client_states().values())
+    assert caplog.messages == ["no model has BatchNorm, so fedbn trains as fedavg does"]
 
 
 def test_layers_are_found_by_their_type() -> None:

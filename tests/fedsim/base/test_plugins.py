@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+import fedsim
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.core import Algorithm
@@ -100,13 +101,43 @@ def entry(kind: Kind, name: str) -> dict[str, Any]:
     return {each["name"]: each for each in catalogue(kind)}[name]
 
 
+def test_records_have_the_code_and_a_run_that_goes_on_warns_of_changed_code(
+    site: Path,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    home, checkpoints = Settings(tmp_path), str(tmp_path / "checkpoints")
+    mine = MINE | {"checkpoint": {"every": 1}}
+
+    def run(rounds: int) -> list[str]:
+        done = execute(parse_spec(mine | {"rounds": rounds}), home, checkpoints=checkpoints, resume=True)
+        assert all(record.engine.code["fedsim"] == fedsim.__version__ for record in done.records)
+        return [record.engine.code["fedsim-mine"] for record in done.records]
+
+    (first,) = run(1)
+    assert run(2) == [first, first]
+    assert not caplog.messages
+    # The file changes: this process goes on with the code that it imported, and a new one has the new code.
+    (site / "fedsim_mine.py").write_text(FILES["fedsim_mine.py"] + "# changed\n")
+    assert run(3) == [first] * 3
+    monkeypatch.setattr(plugins, "_index", plugins.PluginIndex())
+    codes = run(4)
+    assert codes[:3] == [first] * 3
+    assert codes[3] != first
+    was_and_is = f"it was {first}, and is now {codes[3]}"
+    assert caplog.messages == [f"fedsim-mine has changed since round 3: {was_and_is}"]
+
+
 @pytest.mark.usefixtures("install")
 def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
     spec = parse_spec(MINE)
-    assert list_plugins(spec) == ["fedsim-mine 0.1.0"]
+    (used,) = list_plugins(spec)
+    assert re.fullmatch("fedsim-mine 0.1.0 [0-9a-f]{12}", used)
     assert list_plugins(parse_spec({"algorithm": "fedavg"})) == []
     about = resolve_spec(spec, Settings(tmp_path)).load_population().dataset.to_metadata()
-    assert json.loads(make_model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
+    assert json.loads(make_model_notes(spec, about, 2)["plugins"]) == [used]
     assert "plugins" not in make_model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
     assert plugins.list_plugin_versions() == {"fedsim-mine": "0.1.0"}
     assert len(digests(MINE, tmp_path)) == 2
