@@ -43,7 +43,8 @@ class Measure(Spread):
     )
     is_best: bool = Field(
         False,
-        description="Whether no group without diverged runs has a better mean; never of a group with one.",
+        description="Whether no group without diverged runs has a better mean; never of a group with one, "
+        "nor if the groups have different seeds.",
     )
 
 
@@ -79,7 +80,8 @@ def measure_groups(
     adjusted = dict(zip(tested, adjust_holm(p_values), strict=True))
     sign = -1.0 if lower_is_better else 1.0
     means = [sign * each.mean for index, each in enumerate(found) if each and index not in diverged]
-    best = max(means, default=None) if len(list(filter(None, found))) > 1 and all(comparable) else None
+    has_best = len(list(filter(None, found))) > 1 and all(comparable) and _have_same_seeds(groups, diverged)
+    best = max(means, default=None) if has_best else None
     return [
         each
         and each.model_copy(
@@ -91,6 +93,16 @@ def measure_groups(
         )
         for index, each in enumerate(found)
     ]
+
+
+def _have_same_seeds(groups: Sequence[Figures], diverged: Collection[int]) -> bool:
+    """Return whether all groups with scores, but those with a diverged run, have scores of the same seeds."""
+    seeds = {
+        frozenset(seed for seed, _ in figures)
+        for index, figures in enumerate(groups)
+        if figures and index not in diverged
+    }
+    return len(seeds) <= 1
 
 
 def _compare(figures: Figures, baseline: Figures) -> PairedDifference | None:

@@ -29,7 +29,7 @@ def list_notes(groups: Sequence[RunGroup], find_row: FindRow, baseline: int | No
         *_describe_missing_results(groups),
         *_describe_not_finite(groups, metric),
         *_describe_unequal_rounds(counted, find_row),
-        *_describe_single_seeds(groups, counted, baseline),
+        *_describe_seeds(groups, counted, baseline),
     ]
 
 
@@ -120,7 +120,7 @@ def _describe_unequal_rounds(groups: Sequence[RunGroup], find_row: FindRow) -> I
         )
 
 
-def _describe_single_seeds(
+def _describe_seeds(
     groups: Sequence[RunGroup], counted: Sequence[RunGroup], baseline: int | None
 ) -> Iterator[str]:
     if len(counted) < 2 or baseline is None:
@@ -133,10 +133,10 @@ def _describe_single_seeds(
         return
     first = groups[baseline]
     seeds = {run.seed for run in first.counted}
-    without = [
-        group.name
-        for group in counted
-        if group is not first and not seeds.intersection(run.seed for run in group.counted)
-    ]
-    if without:
+    others = {group.name: {run.seed for run in group.counted} for group in counted if group is not first}
+    if without := [name for name, own in others.items() if not seeds & own]:
         yield f"No seed in common with {first.name}, and so no difference: {'; '.join(without)}."
+    if unequal := [name for name, own in others.items() if seeds & own and seeds != own]:
+        yield f"The difference to {first.name} is over the seeds that both have: {'; '.join(unequal)}."
+    if without or unequal:
+        yield "The rows have different seeds, so their means are not comparable: there is no best row."

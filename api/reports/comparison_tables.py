@@ -68,7 +68,9 @@ def format_difference(metric: str, measure: Measure | None) -> str:
     signed = f"+{mean}" if found.mean > 0 else f"{mean}"
     if measure.p_adjusted is None:
         return f"{signed} (1 seed)" if found.pairs == 1 else f"{signed} (with all {found.pairs} seeds)"
-    return f"{signed} [{low}, {high}], {format_p(measure.p_adjusted)}"
+    # The mean may be over more seeds than the baseline has.
+    pairs = f" ({found.pairs} pairs)" if found.pairs < len(measure.values) else ""
+    return f"{signed} [{low}, {high}], {format_p(measure.p_adjusted)}{pairs}"
 
 
 def format_p(value: float) -> str:

@@ -80,8 +80,9 @@ def compare_paired(
         return PairedDifference(mean, None, None, None, None, pairs, confidence)
     deviation = float(differences.std(ddof=1))
     # Equal differences leave rounding errors in the deviation, of which a t-test would make a tiny p-value.
-    if deviation <= 1e-12 * max(1.0, float(np.abs(differences).max())):
-        if mean == 0:
+    error = 1e-12 * max(1.0, float(np.abs(values).max()), float(np.abs(baseline).max()))
+    if deviation <= error:
+        if abs(mean) <= error:
             return PairedDifference(0.0, 0.0, 0.0, 0.0, 1.0, pairs, confidence)
         return PairedDifference(mean, 0.0, None, None, None, pairs, confidence)
     from scipy import stats  # slow to import

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
@@ -80,7 +81,7 @@ def find_opponent(table: Table, found: Found, cell: Cell) -> Mapping[int, Entry]
     return other
 
 
-def count_rounds(table: Table, found: Found, cell: Cell, what: str) -> dict[int, int | None]:
+def count_rounds(table: Table, found: Found, cell: Cell, what: str) -> dict[int, float | None]:
     """Count the rounds until each run reaches the value of `against`, by seed.
 
     Args:
@@ -90,13 +91,15 @@ def count_rounds(table: Table, found: Found, cell: Cell, what: str) -> dict[int,
         what: `reach` for the value of `against` after its last round, `reach_best` for its best value.
 
     Returns:
-        The rounds of each seed; None for a run that never reaches the value.
+        The rounds of each seed; None for a run that never reaches the value, and NaN where the run of
+        `against` has diverged: its accuracy is 0, which every model reaches.
     """
     goals = find_opponent(table, found, cell)
-    rounds = dict[int, int | None]()
+    rounds = dict[int, float | None]()
     for seed in sorted(found[cell].keys() & goals.keys()):
         goal = goals[seed].curve[max(goals[seed].curve)] if what == "reach" else goals[seed].best["value"]
-        rounds[seed] = find_round(found[cell][seed].curve, goal)
+        number = find_round(found[cell][seed].curve, goal)
+        rounds[seed] = math.nan if goals[seed].has_diverged else number
     return rounds
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import fmean
 
 from jobs.grid.finished import Cell, Found, add_views, count_rounds, find_cells, find_opponent
 from jobs.grid.journal import Entry
 from jobs.grid.overview import render_overview
-from jobs.grid.spread import NONE_KNOWN, make_lines, render_lines, spread
+from jobs.grid.spread import NONE_KNOWN, make_lines, render_lines, spread, spread_reached
 from jobs.grid.table import Table
 
 Figures = Mapping[Cell, Sequence[float]]
@@ -38,6 +38,9 @@ SPENT_FIGURES = {
     "processor_seconds": ("Processor seconds", 1),
 }
 """Title and unit of each cost until a run converges or reaches a target."""
+
+SOME_REACH_IT = "`(1 of 3)`: only one run of three reaches it, and the figure is that run's"
+"""How to read the cells of `spread_reached`."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
@@ -152,10 +155,14 @@ def _render_further_figure(table: Table, runs: Found, name: str) -> list[str]:
 def _render_rounds_to_reach(table: Table, runs: Found, what: str) -> list[str]:
     """Render the rounds until the runs reach a value of `against`; see `count_rounds`."""
     goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
-    heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
-    reached = {cell: count_rounds(table, runs, cell, what).values() for cell in runs}
-    rounds = {cell: [float(n) for n in each if n is not None] for cell, each in reached.items()}
-    return [heading, _render_grid(table, rounds, signed=False, digits=0)]
+
+    def write(cell: Cell) -> str:
+        rounds = count_rounds(table, runs, cell, what).values()
+        having_goal = [number for number in rounds if number is None or isfinite(number)]
+        return spread_reached(having_goal, len(table.seeds), digits=0)
+
+    grid = _render_cells(table, table.cells(table.rows), table.cells(table.columns), write)
+    return [f"{goal}; {SOME_REACH_IT}:", grid]
 
 
 def _render_spent_to_converge(table: Table, runs: Found) -> list[str]:
@@ -175,19 +182,17 @@ def _render_spent_to_targets(table: Table, runs: Found) -> list[str]:
     """Render a table for each cost until the runs reached each target, if it is known of any run."""
     axes = (*table.rows, *table.columns)
     names = [f"{100 * goal:g} %" if table.percent else f"{goal:g}" for goal in table.targets]
-    parts = [
-        f"Until {table.metric} reaches {', '.join(names)}. Mean of the seeds that reach it; in brackets"
-        " their number, if not all."
-    ]
+    parts = [f"Until {table.metric} reaches {', '.join(names)}; {SOME_REACH_IT}."]
     for name, (title, unit) in SPENT_FIGURES.items():
 
         def figure(row: Cell, column: Cell, name: str = name, unit: float = unit) -> str:
             labels, goal = dict(zip(axes, row, strict=True)), float(column[0])
             entries = runs[tuple(labels[axis] for axis in table.axes)].values()
-            values = (entry.spent_to_target(goal, name) for entry in entries)
-            known = [value / unit for value in values if value is not None and isfinite(value)]
+            spent = [entry.spent_to_target(goal, name) for entry in entries]
+            values = [value / unit for value in spent if value is not None]
+            known = [value for value in values if isfinite(value)]
             digits = 0 if name == "rounds" or not known or fmean(known) >= 100 else 1
-            return spread(known, len(table.seeds), digits=digits)
+            return spread_reached(values, len(table.seeds), digits=digits)
 
         columns = [(repr(goal),) for goal in table.targets]
         rows = table.cells(axes)
@@ -252,19 +257,28 @@ def _pair_differences(table: Table, runs: Found, what: str) -> dict[Cell, list[f
 
 def _render_grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
     places = (2 if table.percent else 4) if digits is None else digits
-    axes = list(table.axes)
-
-    def figure(row: Cell, column: Cell) -> str:
-        chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
-        values = figures[tuple(chosen[axis] for axis in axes)]
-        return spread(values, len(table.seeds), digits=places, signed=signed)
-
     rows, columns = table.cells(table.rows), table.cells(table.columns)
     if signed and table.compared in table.columns:
         columns = [column for column in columns if column != (table.against,)]
     elif signed:
         rows = [row for row in rows if row != (table.against,)]
-    return render_lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
+
+    def write(cell: Cell) -> str:
+        return spread(figures[cell], len(table.seeds), digits=places, signed=signed)
+
+    return _render_cells(table, rows, columns, write)
+
+
+def _render_cells(
+    table: Table, rows: Sequence[Cell], columns: Sequence[Cell], write: Callable[[Cell], str]
+) -> str:
+    """Render a grid of the cells of a table, each as `write` writes it."""
+
+    def figure(row: Cell, column: Cell) -> str:
+        chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
+        return write(tuple(chosen[axis] for axis in table.axes))
+
+    return render_lines(table.rows, rows, [", ".join(column) for column in columns], columns, figure)
 
 
 def _render_curves(table: Table, runs: Found) -> str:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from jobs.grid.finished import Cell, Found
 from jobs.grid.journal import Entry, find_round
-from jobs.grid.spread import render_lines, spread
+from jobs.grid.spread import render_lines, spread, spread_reached
 from jobs.grid.table import OVERVIEW, Table
 
 POINTS = 3
@@ -31,7 +31,8 @@ def render_overview(table: Table, runs: Found) -> list[str]:
         f" are those until a run reaches the score of `{table.against}` with the same seed,"
         f" by `{table.metric}`"
         + "".join(f", and in a table of their own by `{name}`" for name in others)
-        + ". – stands for a run without this figure, or one that never reaches it."
+        + ". `(1 of 3)`: only one run of three reaches it, and the figure is that run's. – stands for runs"
+        " without this figure, or of which none reaches it."
     ]
     for column in table.cells(table.columns):
         by_row = {row: runs[_order(table, row, column)] for row in table.cells(table.rows)}
@@ -65,18 +66,22 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
         target: the metric that has to reach that of `against`.
     """
     opponents = by_row.get((str(table.against),), {})
-    goals = {seed: average_last_points(entry, target, table) for seed, entry in opponents.items()}
+    goals = {
+        seed: None if entry.has_diverged else average_last_points(entry, target, table)
+        for seed, entry in opponents.items()
+    }
 
     def figure(row: Cell, column: Cell) -> str:
         (name,), by_seed, seeds = column, by_row[row], len(table.seeds)
         if name in OVERVIEW:
             scores = (average_last_points(entry, name, table) for entry in by_seed.values())
             return spread([100 * score for score in scores if score is not None], seeds, digits=1)
-        spent = (
-            measure_reach(entry, find_curve(entry, target, table), goals.get(seed))[COSTS.index(name)]
+        spent = [
+            measure_reach(entry, find_curve(entry, target, table), goals[seed])[COSTS.index(name)]
             for seed, entry in by_seed.items()
-        )
-        return spread([value for value in spent if value is not None], seeds, digits=0)
+            if goals.get(seed) is not None
+        ]
+        return spread_reached(spent, seeds, digits=0)
 
     titles = [OVERVIEW.get(name, name) for name in columns]
     return render_lines(table.rows, list(by_row), titles, [(name,) for name in columns], figure)

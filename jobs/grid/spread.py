@@ -23,6 +23,23 @@ def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = F
     return text if len(known) == seeds else f"{text} ({len(known)})"
 
 
+def spread_reached(values: Sequence[float | None], seeds: int, *, digits: int) -> str:
+    """Write `spread` of what runs took to reach a goal, and how many of the runs reach it if not all do.
+
+    Args:
+        values: one for each run; None or NaN for one that never reaches the goal.
+        seeds: number of seeds of the table.
+        digits: decimal places.
+
+    >>> spread_reached([30, 40], 2, digits=0), spread_reached([30, None, None], 3, digits=0)
+    ('35 ± 7', '30 (1 of 3)')
+    """
+    known = [value for value in values if value is not None and isfinite(value)]
+    if not known or len(known) == len(values):
+        return spread(known, seeds, digits=digits)
+    return f"{spread(known, len(known), digits=digits)} ({len(known)} of {len(values)})"
+
+
 def render_lines(
     heads: Sequence[str],
     rows: Sequence[Cell],

@@ -20,9 +20,6 @@ from jobs.grid.table import Table
 OF_REACH = ("reach", "reach_best")
 """The values of `show` for which a run may never reach the goal."""
 
-FAR = 1_000_000
-"""Rounds by which a run may come too late for the goal, where the outcome should not depend on them."""
-
 Values: TypeAlias = Mapping[int, float]
 """{seed: figure}."""
 
@@ -62,7 +59,8 @@ class Verdict:
         diverged: seeds that are left out because a figure is not finite: a run diverged, or never reached
             the target of the claim.
         late: runs that never reached the goal of `reach` or `reach_best`. Each counts as one round more than
-            it has; the outcome is the same for any later round, or the claim is undecided.
+            it has. Its true rounds are unknown, so the claim is undecided.
+        bound: "≥" or "≤" if late runs make the difference a bound of the true one; else "".
         unit: of the differences: "points" (percentage points), "rounds", "%" of the baseline, or "".
         scale: the factor from the figures to the unit.
     """
@@ -80,6 +78,7 @@ class Verdict:
     seeds: int | None = None
     diverged: int = 0
     late: int = 0
+    bound: str = ""
     unit: str = ""
     scale: float = 1.0
 
@@ -139,7 +138,7 @@ class Verdict:
 
     def _describe_need(self, difference: PairedDifference, judged: Comparison) -> list[str]:
         """Write how many seeds would decide, and that they would decide against the claim or control."""
-        if self.late:
+        if self.late or (self.diverged and judged.target is not None):
             return []  # the difference is not known
         if not difference.deviation:
             return [
@@ -163,7 +162,7 @@ class Verdict:
         if self.difference is None:
             return ""
         found, scale = self.difference, self.scale
-        text = f"{found.mean * scale:+.{self.digits}f}"
+        text = f"{self.bound} {found.mean * scale:+.{self.digits}f}".lstrip()
         if found.low is not None and found.high is not None:
             text += f" [{found.low * scale:.{self.digits}f}, {found.high * scale:.{self.digits}f}]"
         return f"{text} {self.unit}".rstrip()
@@ -238,32 +237,12 @@ def _name_control(claim: Claim, control: Control, cell: Mapping[str, str]) -> st
 def _compare(
     claim: Claim, comparison: Comparison, table: Table, found: Found, cell: Mapping[str, str]
 ) -> Verdict:
-    verdict = _compare_figures(claim, comparison, table, found, cell)
-    if not verdict.late:
-        return verdict
-    # The true rounds of a run that is late are unknown: the outcome has to be the same however late it is.
-    far = _compare_figures(claim, comparison, table, found, cell, delay=FAR)
-    if far.outcome is verdict.outcome and far.outcome in (Outcome.HELD, Outcome.REVERSED):
-        return verdict
-    open_ = Outcome.UNDECIDED if comparison.margin is None else Outcome.CROSSING
-    return replace(verdict, outcome=open_, p_value=None, seeds=None)
-
-
-def _compare_figures(
-    claim: Claim,
-    comparison: Comparison,
-    table: Table,
-    found: Found,
-    cell: Mapping[str, str],
-    delay: int = 1,
-) -> Verdict:
-    """Compare two cells; a run that never reaches the goal counts as `delay` rounds late."""
     here = {**cell, **claim.value, **comparison.value}
     there = {**here, **comparison.baseline}
     pairs = [(here, there)]
     if comparison.more_than:
         pairs.append(({**here, **comparison.more_than}, {**there, **comparison.more_than}))
-    read = [[_collect(comparison, table, found, labels, delay) for labels in pair] for pair in pairs]
+    read = [[_collect(comparison, table, found, labels) for labels in pair] for pair in pairs]
     cells = [each for pair in zip(pairs, read, strict=True) for each in zip(*pair, strict=True)]
     values, baseline = read[0]
     if comparison.more_than:
@@ -279,7 +258,8 @@ def _compare_figures(
     unit, scale = _choose_unit(comparison, table, min(figures + others))
     difference, judged = _compare_pairs(comparison, figures, others, unit)
     outcome = decide(judged, comparison.direction, comparison.margin)
-    return Verdict(
+    late = [_count_late(comparison, table, found, *each, finite) for each in cells]
+    verdict = Verdict(
         claim=claim,
         table=table.name,
         cell=cell,
@@ -290,9 +270,34 @@ def _compare_figures(
         p_value=_find_p_value(comparison, figures, others, judged),
         seeds=count_pairs_to_tell(judged) if outcome is Outcome.UNDECIDED else None,
         diverged=len(shared) - len(finite),
-        late=sum(_count_late(comparison, table, found, *each, finite) for each in cells),
+        late=sum(late),
         unit=unit,
         scale=scale,
+    )
+    misses = [seed for seed in shared if math.isfinite(values[seed]) != math.isfinite(baseline[seed])]
+    if verdict.late or (misses and comparison.target is not None):
+        return _leave_undecided(verdict, comparison, late)
+    return verdict
+
+
+def _leave_undecided(verdict: Verdict, comparison: Comparison, late: Sequence[int]) -> Verdict:
+    """Return the verdict without a decision: how late runs are that never get there is unknown.
+
+    Args:
+        verdict: as if such runs were one round late, or without their seeds.
+        comparison: of the verdict.
+        late: number of late runs of the value, its baseline, and with `more_than` of the other two cells.
+    """
+    # A late run of the value or of the last cell makes the true difference larger, one of the others smaller.
+    signs = {sign for sign, count in zip((1, -1, -1, 1), late, strict=False) if count}
+    difference = verdict.difference and replace(verdict.difference, low=None, high=None, p_value=None)
+    return replace(
+        verdict,
+        outcome=Outcome.UNDECIDED if comparison.margin is None else Outcome.CROSSING,
+        difference=None if len(signs) > 1 else difference,
+        bound="".join("≥" if sign > 0 else "≤" for sign in signs) if len(signs) == 1 else "",
+        p_value=None,
+        seeds=None,
     )
 
 
@@ -353,14 +358,12 @@ def decide(difference: PairedDifference, direction: str, margin: float | None) -
     return {1: Outcome.HELD, -1: Outcome.REVERSED, 0: Outcome.UNDECIDED}[sign]
 
 
-def _collect(
-    comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str], delay: int
-) -> Values:
-    """Collect the figures of one cell, by seed."""
+def _collect(comparison: Comparison, table: Table, found: Found, labels: Mapping[str, str]) -> Values:
+    """Collect the figures of one cell, by seed; a run that never reaches the goal is one round late."""
     cell: Cell = tuple(labels[axis] for axis in table.axes)
     if comparison.show in OF_REACH:
         rounds = count_rounds(table, found, cell, comparison.show)
-        return {seed: n or found[cell][seed].rounds + delay for seed, n in rounds.items()}
+        return {seed: found[cell][seed].rounds + 1 if n is None else n for seed, n in rounds.items()}
     figures = {seed: _read_figure(comparison, table, entry) for seed, entry in found.get(cell, {}).items()}
     return {seed: figure for seed, figure in figures.items() if figure is not None}
 

@@ -25,12 +25,12 @@ class PastTrial(NamedTuple):
 
     Attributes:
         values: of its fields by path.
-        scores: by round.
+        scores: by round; None where it failed or had no finite score.
         is_complete: whether it has trained all rounds.
     """
 
     values: Mapping[str, Any]
-    scores: Mapping[int, float]
+    scores: Mapping[int, float | None]
     is_complete: bool
 
 
@@ -82,7 +82,7 @@ def propose_values(
 
     Args:
         spaces: by path.
-        past: the earlier trials, in order.
+        past: the earlier trials, in order. Those without scores still train, and do not count.
         method: how to choose.
         seed: of the search.
         lower_is_better: of the scores.
@@ -129,7 +129,9 @@ def _make_trial(
 ) -> FrozenTrial:
     import optuna
 
-    scores = dict(sorted(past.scores.items()))
+    # Optuna ranks a pruned trial without scores last, and so avoids the values of a trial that failed.
+    has_failed = None in past.scores.values()
+    scores = {} if has_failed else dict(sorted(past.scores.items()))
     state = optuna.trial.TrialState.COMPLETE if past.is_complete else optuna.trial.TrialState.PRUNED
     return optuna.trial.create_trial(
         state=state,

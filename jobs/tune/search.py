@@ -170,11 +170,7 @@ def _choose_step(search: Search, record: SearchRecord, running: Mapping[Any, Ste
 
 def _propose(search: Search, record: SearchRecord) -> dict[str, Any]:
     past = [
-        PastTrial(
-            trial.values,
-            {round: value for round, value in trial.scores.items() if value is not None},
-            trial.score is not None and trial.rounds == search.rungs[-1],
-        )
+        PastTrial(trial.values, trial.scores, trial.score is not None and trial.rounds == search.rungs[-1])
         for trial in record.trials
     ]
     lower = is_lower_better(record.metric)

@@ -293,20 +293,41 @@ def test_a_run_that_never_reaches_the_goal_counts_one_round_more_than_it_has(tab
     assert verdict.p_value is None
 
 
-@pytest.mark.parametrize(("late", "outcome"), [(1, Outcome.UNDECIDED), (3, Outcome.HELD)])
-def test_a_verdict_does_not_depend_on_how_late_a_run_is(table: Table, late: int, outcome: Outcome) -> None:
-    """`plain` reaches the goal of `strong` in rounds 18 to 20 of 20, or never, which counts as 21."""
+@pytest.mark.parametrize(
+    ("late", "outcome"), [(0, Outcome.HELD), (1, Outcome.UNDECIDED), (3, Outcome.UNDECIDED)]
+)
+def test_a_run_that_never_reaches_the_goal_leaves_the_claim_undecided(
+    table: Table, late: int, outcome: Outcome
+) -> None:
+    """`plain` reaches the goal of `strong` in round 16, 18 and 20 of 20, or nobody knows when."""
     claim = {**BETTER, **IID, "value": STRONG, "baseline": PLAIN, "show": "reach", "direction": "below"}
     told = with_claims(table, claim).model_copy(update={"against": "strong"})
     runs = plant(told, [0.0, 0.0, 0.0])
     for key, run in runs.items():
         is_late = run.labels["mu"] == "plain" and run.seed <= late
-        first = run.seed if run.labels["mu"] == "strong" else 17 + run.seed
+        first = run.seed if run.labels["mu"] == "strong" else 14 + 2 * run.seed
         curve = {n: run.tail if n >= first and not is_late else 0.1 for n in range(1, 21)}
         final = run.final if run.labels["mu"] == "strong" or not is_late else {**run.final, told.metric: 0.1}
         runs[key] = run.model_copy(update={"curve": curve, "rounds": 20, "final": final})
     [verdict] = judge_claims(told, runs)
     assert (verdict.outcome, verdict.late) == (outcome, late)
+    # The baseline is later than its rounds say, so the true difference is at most this.
+    assert verdict.format_difference().startswith("≤ -" if late else "-16.0 [")
+
+
+@pytest.mark.parametrize("diverged", [1, 3])
+def test_a_goal_of_a_diverged_run_is_none(table: Table, diverged: int) -> None:
+    """Its accuracy is 0, which every run reaches in round 1."""
+    claim = {**BETTER, **IID, "value": STRONG, "baseline": PLAIN, "show": "reach", "direction": "below"}
+    told = with_claims(table, claim).model_copy(update={"show": ("reach",)})
+    runs = plant(told, [0.1, 0.1, 0.1])
+    for key, run in runs.items():
+        if run.labels["mu"] == told.against and run.seed <= diverged:
+            runs[key] = run.model_copy(update={"final": {**run.final, "global_loss": math.nan}})
+    [verdict] = judge_claims(told, runs)
+    assert verdict.diverged == diverged
+    assert verdict.outcome is (Outcome.NOT_RUN if diverged == 3 else Outcome.UNDECIDED)
+    assert ("| IID | – |" in render(told, runs)) == (diverged == 3)
 
 
 def test_scores_that_differ_by_the_same_number_tell_nothing(table: Table) -> None:
@@ -475,10 +496,11 @@ def test_a_claim_may_be_about_what_a_run_spends_until_a_target(table: Table) -> 
         spent = {1: Spending(bytes=1, joules=first), 2: Spending(bytes=2, joules=40.0)}
         runs[key] = run.model_copy(update={"curve": curve, "spent": spent})
     reached, never, whole = judge_claims(told, runs)
-    assert (reached.outcome, reached.value, reached.baseline) == (Outcome.HELD, 10.0, 40.0)
+    # With the two seeds that reach it the claim would be held; how far the third is from it is unknown.
+    assert (reached.outcome, reached.value, reached.baseline) == (Outcome.UNDECIDED, 10.0, 40.0)
     assert reached.difference is not None
-    assert reached.difference.pairs == 2
-    assert "1 never reached the target" in reached.describe()
+    assert (reached.difference.pairs, reached.difference.low, reached.p_value) == (2, None, None)
+    assert reached.describe() == "undecided (1 never reached the target)"
     assert never.describe() == "not testable at this scale (no seed has two runs that reach 0.9)"
     assert (whole.outcome, whole.value, whole.baseline) == (Outcome.UNDECIDED, 40.0, 40.0)
 
@@ -495,8 +517,8 @@ def test_a_table_shows_what_runs_spend_until_its_targets(table: Table) -> None:
         planted[key] = run.model_copy(update={"curve": curve, "spent": spent})
     text = render(shown, planted)
     assert "| data | mu | 50 % | 60 % | 99 % |" in text
-    assert "| IID | strong | 2.2 ± 0.0 | 700 (1) | – |" in text
-    assert "| IID | strong | 1.0 ± 0.0 | 3.0 (1) | – |" in text
+    assert "| IID | strong | 2.2 ± 0.0 | 700 (1 of 3) | – |" in text
+    assert "| IID | strong | 1.0 ± 0.0 | 3.0 (1 of 3) | – |" in text
     assert "Joules" not in text
 
 

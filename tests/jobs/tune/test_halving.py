@@ -125,3 +125,15 @@ def test_the_same_past_gives_the_same_values(method: str) -> None:
         score = abs(math.log(drawn["lr"]))
         past.append(PastTrial(drawn, {1: score, 3: score} if score < 1 else {1: score}, score < 1))
     assert len({str(each.values) for each in past}) == 14
+
+
+def test_values_of_trials_that_failed_are_avoided() -> None:
+    """Rates above 0.1 diverge; without these trials, most of the later ones would try such rates again."""
+    pytest.importorskip("optuna")
+    spaces = parse_spaces({"lr": "log:0.001..10"})
+    past: list[PastTrial] = []
+    for _ in range(30):
+        drawn = propose_values(spaces, past, "bayes", seed=0, lower_is_better=True)
+        score = None if drawn["lr"] > 0.1 else abs(math.log(drawn["lr"] / 0.08))
+        past.append(PastTrial(drawn, {9: score}, score is not None))
+    assert sum(each.scores[9] is None for each in past[10:]) <= 10
