@@ -242,7 +242,7 @@ class ExperimentRun(ABC):
             device=self.server_device,
         ):
             if not isinstance(result, RoundResult):
-                yield Status(describe_progress(result, population.partition.num_clients))
+                yield Status(describe_progress(result, len(population.list_personal_clients())))
                 continue
             result = self.complete_result(result).add_code(experiment.code)
             models.add(result)

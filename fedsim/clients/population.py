@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -46,6 +46,7 @@ class Population:
             measure membership inference; None for none.
         difficulty: the expert's loss of every training example, float32 `[n]`; None if nothing uses it.
         metrics: of the models, by name; () for those of the learning task.
+        personal_clients: the clients whose personal models are scored, in ascending order; None for all.
     """
 
     dataset: Dataset
@@ -60,6 +61,7 @@ class Population:
     tests: Partition | None = None
     more_tests: Mapping[str, Partition | None] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
+    personal_clients: tuple[int, ...] | None = None
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -101,6 +103,10 @@ class Population:
     def count_steps(self, client: int) -> int:
         """Return the number of local steps of this client in a round."""
         return self.settings.local.steps_for(self.partition.size(client))
+
+    def list_personal_clients(self) -> Sequence[int]:
+        """Return the clients whose personal models are scored, in ascending order."""
+        return range(self.partition.num_clients) if self.personal_clients is None else self.personal_clients
 
     def list_test_conventions(self) -> tuple[str, ...]:
         """Return the names under which `test_positions` has test examples; "" is that of `tests`."""

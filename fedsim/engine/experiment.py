@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fedsim.base import rng
 from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous
@@ -66,6 +67,7 @@ class Experiment:
         evaluate_every: evaluate the deployed models after rounds n, 2n, 3n, ... and after the last round.
         metrics: of the models, by name; () for those of the learning task.
         personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
+        personal_clients: number of clients whose personal models are scored, drawn once; None for all.
         stop: when the run ends before its last round; None for never.
         devices: the devices of the clients, for a simulated clock; None for no clock.
         code: {package: version} of the code that runs it, for the records; {} writes nothing.
@@ -99,6 +101,7 @@ class Experiment:
     evaluate_every: int = 1
     metrics: tuple[str, ...] = ()
     personal: Literal["auto", "never", "last", "always"] = "auto"
+    personal_clients: int | None = None
     stop: StopRule | None = None
     devices: Devices | None = None
     code: Mapping[str, str] = field(default_factory=dict)
@@ -178,6 +181,7 @@ class Experiment:
             settings=self.settings,
             difficulty=difficulty,
             metrics=self.metrics,
+            personal_clients=self._draw_personal_clients(),
         )
         return population if self.test else population.without_tests()
 
@@ -187,6 +191,14 @@ class Experiment:
             message = f"membership inference compares with test examples, and {data.name} has none"
             raise DataError(message, "leave evaluation.membership out, or have data with test examples")
         return draw_members(data.train, partition.indices, len(data.test), self.settings.seed)
+
+    def _draw_personal_clients(self) -> tuple[int, ...] | None:
+        """Draw the clients whose personal models are scored: the same ones after every round."""
+        if self.personal_clients is None:
+            return None
+        random = rng.stream(self.settings.seed, "personal-clients")
+        drawn = random.choice(self.num_clients, self.personal_clients, replace=False, shuffle=False)
+        return tuple(sorted(drawn.tolist()))
 
     def _load_data(self) -> Generator[str, None, Dataset]:
         """Load the data set; download it first if it is missing and `download` is true."""

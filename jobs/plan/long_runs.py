@@ -12,7 +12,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.checks.device_checks import count_updates_per_round
 from jobs.spec.dataset_facts import look_up_facts
-from jobs.spec.run_size import FLOPS_PER_CORE, count_flops
+from jobs.spec.run_size import FLOPS_PER_CORE, count_flops, count_personal_flops
 
 WARN_ABOVE_HOURS = 1.0
 
@@ -22,7 +22,7 @@ takes longer than the clients."""
 
 
 def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | None:
-    """Return a warning if local steps and evaluations take more than an hour on CPUs.
+    """Return a warning if local steps and evaluations, also personal ones, take more than an hour on CPUs.
 
     What else an algorithm computes, such as the training of a generator, does not count.
 
@@ -39,9 +39,11 @@ def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | N
         return None
     workers = min(cpus, count_updates_per_round(spec))
     try:
-        hours = count_flops(spec, facts, settings) / (FLOPS_PER_CORE * workers * 3600)
+        personal = count_personal_flops(spec, facts, settings)
+        flops = count_flops(spec, facts, settings) + personal
     except DataNotFound:  # weights that only the run downloads
         return None
+    hours = flops / (FLOPS_PER_CORE * workers * 3600)
     algorithm = ALGORITHMS[spec.algorithm.name]
     trains_server = issubclass(algorithm, ServerTraining)
     if hours < (WARN_ABOVE_HOURS_BESIDE_SERVER if trains_server else WARN_ABOVE_HOURS):
@@ -49,6 +51,9 @@ def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | N
     rest = f", without the training of {spec.algorithm.name} on the server" if trains_server else ""
     time = f"roughly {_format_hours(hours)} on {cpus:g} CPUs, by a count of its FLOPs{rest}"
     less = "fewer rounds or local.epochs, a smaller model, or a preset that ends in -small"
+    if personal > flops / 2:
+        clients = spec.evaluation.personal_clients or spec.clients.total
+        less = f"evaluation.personal_clients: most of it scores the personal models of {clients:,} clients"
     return f"this run takes {time}; fedsim plan measures it. Less work: {less}"
 
 

@@ -329,6 +329,7 @@ def _build_experiment(
         test=spec.evaluation.test,
         attack=make_attack(spec),
         personal=spec.evaluation.personal,
+        personal_clients=spec.evaluation.personal_clients,
         stop=_make_stop_rule(spec),
         devices=devices,
         code=describe_code(spec),

@@ -14,6 +14,7 @@ import torch
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.wire import NUMBER_BYTES
+from fedsim.core.capabilities import PersonalModels
 from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_published, reads_files
 from fedsim.data.partitions import MADE_FROM_A_BASE
 from fedsim.data.places import DataRoots
@@ -181,7 +182,7 @@ def _keeps_states(spec: JobSpec) -> bool:
 def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
     """Estimate the seconds of a run in one process: its FLOPs and its local steps."""
     visits = spec.last_round * count_updates_per_round(spec)
-    tuned = spec.clients.total * _count_personal_evaluations(spec)
+    tuned = _count_scored_clients(spec) * _count_personal_evaluations(spec)
     steps = spec.local.steps
     if steps is None:
         each = facts.examples / spec.clients.total
@@ -190,15 +191,22 @@ def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) ->
     return flops / FLOPS_PER_CORE + (visits + tuned) * (1 + steps) * STEP_SECONDS
 
 
+def _count_scored_clients(spec: JobSpec) -> int:
+    """Count the clients whose personal models an evaluation scores."""
+    return spec.evaluation.personal_clients or spec.clients.total
+
+
 def _count_personal_evaluations(spec: JobSpec) -> int:
-    """Count the rounds after which the personal models of all clients are evaluated, at most."""
-    policy = spec.evaluation.personal
-    has_tests = spec.data.tests.kind != "global" or bool(spec.data.tests.also)
+    """Count the rounds after which personal models are evaluated; see `is_personal_evaluation_due`."""
+    policy, algorithm = spec.evaluation.personal, ALGORITHMS[spec.algorithm.name]
     if policy == "never":
         return 0
-    if policy == "always" or (policy == "auto" and has_tests):
-        return spec.last_round // spec.evaluation.every + 1
-    return 1
+    if policy == "auto" and spec.data.tests.kinds == ("global",):
+        return 0 if algorithm.deploys_models else 1
+    tunes = issubclass(algorithm, PersonalModels) and algorithm.plan_tuning is not PersonalModels.plan_tuning
+    if policy == "last" or (policy == "auto" and tunes):
+        return 1
+    return -(-spec.last_round // spec.evaluation.every)
 
 
 def _count_state_bytes(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> int:
@@ -220,8 +228,23 @@ def count_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float
     else:
         examples = local.steps * local.batch_size
     trained = spec.last_round * count_updates_per_round(spec) * examples * step
-    tests = facts.file_facts.tests if facts.file_facts else GUESSED_TEST_SHARE * facts.examples
+    tests = _count_tests(facts)
     return float(trained + spec.last_round // spec.evaluation.every * tests * forward)
+
+
+def count_personal_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
+    """Return the FLOPs of scoring the personal models of a run, without the tuning before."""
+    places = DataRoots(settings.data_roots)
+    forward = sum(_count_example_flops(model, facts, places)[1] for model in spec.models) / len(spec.models)
+    # With the other kinds, the tests of all clients together are the test set, or a share of the examples.
+    whole = sum(kind in ("global", "classes") for kind in spec.data.tests.kinds)
+    parts = len(spec.data.tests.kinds) - whole
+    tests = _count_tests(facts) * (whole + parts / spec.clients.total)
+    return float(_count_personal_evaluations(spec) * _count_scored_clients(spec) * tests * forward)
+
+
+def _count_tests(facts: DatasetFacts) -> float:
+    return facts.file_facts.tests if facts.file_facts else GUESSED_TEST_SHARE * facts.examples
 
 
 @lru_cache(maxsize=64)

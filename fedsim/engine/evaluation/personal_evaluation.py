@@ -57,8 +57,8 @@ class TestedClients(NamedTuple):
 
 
 def select_tested_clients(population: Population, clients: Iterable[int] | None) -> TestedClients:
-    """Select the clients with test examples, from these clients or by default from all."""
-    asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
+    """Select the clients with test examples, from these clients or by default from those of the run."""
+    asked = population.list_personal_clients() if clients is None else sorted(set(clients))
     conventions = population.list_test_conventions()
     tested = [k for k in asked if any(population.num_tests(k, each) for each in conventions)]
     return TestedClients(tested, sum(not population.num_tests(client) for client in asked))

@@ -66,7 +66,7 @@ def run_in_process(spec: JobSpec, settings: Settings, listener: RunListener) -> 
             device=choose_device(spec.resources.server_gpus),
         ):
             if not isinstance(event, RoundResult):
-                listener.on_status(describe_progress(event, population.partition.num_clients))
+                listener.on_status(describe_progress(event, len(population.list_personal_clients())))
                 continue
             models.add(event)
             if event.personal is not None:

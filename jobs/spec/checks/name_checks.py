@@ -56,6 +56,7 @@ def find_name_faults(spec: JobSpec) -> list[FieldError]:
         *_find_average_faults(spec),
         *_find_membership_faults(spec),
         *_find_evaluation_faults(spec),
+        *_find_personal_faults(spec),
         *_find_model_faults(spec),
         *_find_tokenizer_faults(spec),
         *find_local_faults(spec),
@@ -238,6 +239,18 @@ def _find_membership_faults(spec: JobSpec) -> list[FieldError]:
         message = "compares with test examples, and evaluation.test leaves them out"
         faults.append(FieldError(path, True, message, "leave one of them out"))
     return faults
+
+
+def _find_personal_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a number of scored clients that the federation does not have, or that nothing uses."""
+    asked, path = spec.evaluation.personal_clients, "evaluation.personal_clients"
+    if asked is not None and asked > spec.clients.total:
+        message = f"the federation has {spec.clients.total:,} clients"
+        return [FieldError(path, asked, message, "give at most as many, or leave it out for all clients")]
+    if asked is not None and spec.evaluation.personal == "never":
+        message = "has no meaning: evaluation.personal: never scores no personal model"
+        return [FieldError(path, asked, message, "leave one of them out")]
+    return []
 
 
 def _find_evaluation_faults(spec: JobSpec) -> list[FieldError]:

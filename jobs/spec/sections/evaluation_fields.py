@@ -64,6 +64,12 @@ class Evaluation(Section):
         "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
         "round, and only if the algorithm has no global model",
     )
+    personal_clients: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="number of clients whose personal models are scored, drawn once by the seed; by default "
+        "all clients",
+    )
     dissimilarity: Annotated[bool, Strict()] = Field(
         default=False, description="record how much the clients' updates of a round disagree"
     )

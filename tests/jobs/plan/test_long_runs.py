@@ -50,6 +50,18 @@ def test_long_runs_on_cpus_get_a_warning(settings: Settings) -> None:
     assert describe_long_run(parse_spec(gpus), settings, 2) is None
 
 
+def test_scores_of_many_personal_models_are_counted(settings: Settings) -> None:
+    """360 tests for each of a million clients; FedAvg has no personal evaluation here."""
+    data = {"dataset": "digits", "partition": {"kind": "sampled", "size": 5}}
+    many = {**SHORT, "model": {"name": "mlp", "hidden": 4096}, "data": data}
+    many |= {"clients": {"total": 1_000_000, "fraction": 0.00001}, "local": {"epochs": 1, "batch_size": 8}}
+    assert describe_long_run(parse_spec(many), settings, 2) is None
+    warning = describe_long_run(parse_spec({**many, "algorithm": "fedper"}), settings, 2)
+    assert "evaluation.personal_clients: most of it scores the personal models of 1,000,000" in str(warning)
+    some = {**many, "algorithm": "fedper", "evaluation": {"personal_clients": 1000}}
+    assert describe_long_run(parse_spec(some), settings, 2) is None
+
+
 def test_training_on_the_server_is_said_to_be_missing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,46 @@ def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
     assert scores.bytes_down == sum(sizes[client % 2] for client in scores.clients.tolist())
 
 
+@pytest.mark.parametrize("algorithm", ["fedper", {"name": "fedbabu", "tuning_epochs": 1}])
+def test_a_sample_of_the_clients_has_the_scores_of_all(algorithm: Any, tmp_path: Path) -> None:
+    """The same clients after both rounds, with the scores that they have when all are scored."""
+    found = {}
+    for clients in (None, 3):
+        evaluation = {"personal": "always", "personal_clients": clients}
+        experiment = resolve_spec(
+            spec("matched", algorithm=algorithm, evaluation=evaluation), Settings(home=tmp_path)
+        )
+        population = experiment.load_population()
+        pool = SerialPool(experiment.algorithm, population)
+        found[clients] = list(simulate(experiment.algorithm, population, pool, personal="always"))
+    assert [each.digest for each in found[None]] == [each.digest for each in found[3]]
+    for every, some in zip(found[None], found[3], strict=True):
+        assert every.personal is not None
+        assert some.personal is not None
+        assert some.metrics["personal_clients"] == 3
+        assert some.traffic.personal == pytest.approx(every.traffic.personal * 3 / 8)
+        rows = {row["client"]: row for row in every.personal.rows()}
+        assert some.personal.rows() == [rows[client] for client in some.personal.clients.tolist()]
+    first, last = (each.personal.clients.tolist() for each in found[3] if each.personal)
+    assert first == last
+    assert len(set(first)) == 3
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "words"),
+    [
+        ({"personal_clients": 9}, "the federation has 8 clients"),
+        ({"personal_clients": 3, "personal": "never"}, "scores no personal model"),
+    ],
+)
+def test_wrong_numbers_of_scored_clients(evaluation: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(spec("matched", evaluation=evaluation), Settings(home=tmp_path))
+    (fault,) = caught.value.errors
+    assert fault.path == "evaluation.personal_clients"
+    assert words in str(fault)
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedensemble": {},
