@@ -26,9 +26,10 @@ from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.engine.evaluation.scoring import describe_progress
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.initial_state import make_state_template
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.run_models import RunModels
-from fedsim.engine.simulation import RoundResult, make_initial_state, simulate_with_progress
+from fedsim.engine.simulation import RoundResult, simulate_with_progress
 from fedsim.engine.stopping import StopProgress
 
 _LOG = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class ExperimentRun(ABC):
         """Load the checkpoint to go on from, and yield the records that the caller does not have."""
         warnings: list[str] = []
         checkpoint = checkpoints.load(
-            partial(make_initial_state, self.experiment.algorithm, population), warnings.append
+            partial(make_state_template, self.experiment.algorithm, population), warnings.append
         )
         # A loop, not `yield from map(...)`: Ray calls `send` on this generator, and `map` has no `send`.
         for text in warnings:

@@ -28,9 +28,7 @@ MANY_PAIRS = 1_000_000
 
 def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
     """Return the server state before round 1, and the traffic of the label census and the expert survey."""
-    ctx = population.context(0)
-    with one_thread(), attribute_server_errors(algorithm, "init_server_state"):
-        state = algorithm.init_server_state(ctx)
+    ctx, state = population.context(0), make_state_template(algorithm, population)
     state, traffic = _run_census(algorithm, population, ctx, state)
     survey = capability(algorithm, ExpertSurvey)
     if survey is None:
@@ -39,6 +37,15 @@ def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tupl
     with attribute_server_errors(algorithm, "apply_expert_losses"):
         state = survey.apply_expert_losses(ctx, state, losses)
     return state, traffic + wire.make_traffic({}, {"survey": wire.NUMBER_BYTES * len(losses)})
+
+
+def make_state_template(algorithm: Algorithm, population: Population) -> Any:
+    """Return the server state before the census and the survey, which take long for many clients.
+
+    Its types are those of every later state: a checkpoint is unpacked with them.
+    """
+    with one_thread(), attribute_server_errors(algorithm, "init_server_state"):
+        return algorithm.init_server_state(population.context(0))
 
 
 def _run_census(

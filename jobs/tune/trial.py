@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.engine.evaluation.model_selection import choose_best, list_candidates
-from fedsim.engine.initial_state import make_initial_state
+from fedsim.engine.initial_state import make_state_template
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
@@ -148,7 +148,7 @@ class Trainer:
         spec, experiment = work.spec, resolve_spec(work.spec, self.settings, fetch=True)
         population = self.populations.of(experiment)
         checkpoints = Checkpoints(work.url, describe_experiment(spec))
-        checkpoint = checkpoints.load(partial(make_initial_state, experiment.algorithm, population))
+        checkpoint = checkpoints.load(partial(make_state_template, experiment.algorithm, population))
         if checkpoint is not None and checkpoint.round >= work.until:
             # It was killed between the checkpoint and the line of the record.
             return list(checkpoint.records)[work.until - 1]

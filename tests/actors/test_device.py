@@ -110,7 +110,7 @@ def test_what_the_server_says_goes_through_ray_which_sends_into_it(monkeypatch: 
         def load(self, _: Any, warn: Any) -> None:
             warn("a checkpoint is damaged")
 
-    monkeypatch.setattr("fedsim.checkpoints.experiment_run.make_initial_state", lambda *_: None)
+    monkeypatch.setattr("fedsim.checkpoints.experiment_run.make_state_template", lambda *_: None)
     server: Any = CoordinatorProcess(SimpleNamespace(algorithm=None), Placement(1, 1, 0))  # type: ignore[arg-type]
     said = server._load_checkpoint(Damaged(), None)
     assert next(said) == Status("a checkpoint is damaged")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import ALGORITHMS, FedAvg, FedAvgM, FedCL
+from fedsim.algorithms import ALGORITHMS, ClusteredFedAvg, FedAvg, FedAvgM, FedCL
 from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.base.secret_urls import find_secrets, remove_secrets
@@ -26,7 +28,8 @@ from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Lognormal
-from fedsim.core import Context, LocalTraining, RunSettings, ServerState
+from fedsim.core import Algorithm, Context, LocalTraining, RunSettings, ServerState
+from fedsim.engine import initial_state
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.errors import CheckpointError
@@ -71,18 +74,34 @@ class SerialRun(ExperimentRun):
         return SerialPool(self.experiment.algorithm, population)
 
 
-def test_a_new_run_makes_its_first_state_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Costly, "made", [])
-    experiment = Experiment(
-        algorithm=Costly(),
-        settings=RunSettings(rounds=1, cohort_size=2, local=LocalTraining(epochs=1)),
+def small_experiment(algorithm: Algorithm, rounds: int) -> Experiment:
+    return Experiment(
+        algorithm=algorithm,
+        settings=RunSettings(rounds=rounds, cohort_size=2, local=LocalTraining(epochs=1)),
         num_clients=2,
         dataset=("synthetic", {"examples": 40, "test_examples": 8, "dims": 4}),
         partition=("iid", {}),
         models=(("logistic", {}),),
     )
-    list(SerialRun(experiment, CheckpointPolicy(str(tmp_path), every=1)).run())
+
+
+def test_a_new_run_makes_its_first_state_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Costly, "made", [])
+    list(SerialRun(small_experiment(Costly(), 1), CheckpointPolicy(str(tmp_path), every=1)).run())
     assert len(Costly.made) == 1
+
+
+def test_a_run_that_goes_on_asks_for_no_census(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes minutes for a million clients, and the checkpoint has its answers."""
+    policy = CheckpointPolicy(str(tmp_path), every=1)
+    list(SerialRun(small_experiment(ClusteredFedAvg(), 1), policy).run())
+    asked = Mock(side_effect=initial_state.answer_census)
+    monkeypatch.setattr(initial_state, "answer_census", asked)
+    results = list(SerialRun(small_experiment(ClusteredFedAvg(), 2), policy).run())
+    assert getattr(results[-1], "round", None) == 2
+    asked.assert_not_called()
+    list(SerialRun(small_experiment(ClusteredFedAvg(), 2), replace(policy, resume=False)).run())
+    asked.assert_called_once()
 
 
 @pytest.mark.parametrize("policy", [FedBuff(buffer=2), FedAsync()])
