@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
@@ -113,10 +114,13 @@ class Markov(OnlineClients):
         """Follow the clients from the last new beginning to the present slot, bool `[N]`."""
         slot = min(self.online_seconds, self.offline_seconds) / SLOTS_OF_A_STATE
         span, last = divmod(int(ctx.clock / slot), SLOTS_OF_A_SPAN)
-        leave, enter = slot / self.online_seconds, slot / self.offline_seconds
-        share = self.online_seconds / (self.online_seconds + self.offline_seconds)
-        online = streams.stream(ctx.seed, "markov", span, 0).random(ctx.num_clients) < share
-        for number in range(1, last + 1):
-            drawn = streams.stream(ctx.seed, "markov", span, number).random(ctx.num_clients)
-            online = np.where(online, drawn >= leave, drawn < enter)
-        return online
+        return self._follow(slot, ctx.seed, ctx.num_clients, span, last)
+
+    @lru_cache(maxsize=2)  # noqa: B019 - the sampler is hashed by its values, and few arrays are kept
+    def _follow(self, slot: float, seed: int, clients: int, span: int, number: int) -> NDArray[np.bool_]:
+        """Return who is online in a slot of a span; a later round goes on from the slot of the one before."""
+        drawn = streams.stream(seed, "markov", span, number).random(clients)
+        if not number:
+            return np.asarray(drawn < self.online_seconds / (self.online_seconds + self.offline_seconds))
+        before = self._follow(slot, seed, clients, span, number - 1)
+        return np.where(before, drawn >= slot / self.online_seconds, drawn < slot / self.offline_seconds)

@@ -144,7 +144,10 @@ class PrivateExamples(StatefulWrapper):
         """List (noise multiplier, sample rate, steps) of the client with the most steps at each rate."""
         most = dict[int, tuple[int, int]]()
         came = state.steps > 0
-        for examples, steps in zip(state.examples[came].tolist(), state.steps[came].tolist(), strict=True):
+        # Clients are many, and their different sizes few.
+        sizes, places = state.examples[came].unique(return_inverse=True)
+        longest = torch.zeros_like(sizes).scatter_reduce(0, places, state.steps[came], "amax")
+        for examples, steps in zip(sizes.tolist(), longest.tolist(), strict=True):
             batches = count_batches(examples, ctx.local.batch_size)
             if steps > most.get(batches, (0, 0))[0]:
                 most[batches] = steps, examples

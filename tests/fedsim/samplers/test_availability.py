@@ -53,6 +53,9 @@ def test_a_chain_has_its_shares_and_its_times() -> None:
     assert np.mean(left) == pytest.approx(0.1, abs=0.01)
     assert np.mean(came) == pytest.approx(1 / 30, abs=0.005)
     assert (chain.find_online(at(42.0, round=3)) == chain.find_online(at(7.0, round=9))).all()
+    # A run that goes on from a checkpoint asks for the last slot alone.
+    Markov._follow.cache_clear()
+    assert (chain.find_online(at(5901.0)) == slots[-1]).all()
 
 
 def test_a_run_reads_its_clock() -> None:
