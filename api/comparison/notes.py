@@ -123,20 +123,21 @@ def _describe_unequal_rounds(groups: Sequence[RunGroup], find_row: FindRow) -> I
 def _describe_seeds(
     groups: Sequence[RunGroup], counted: Sequence[RunGroup], baseline: int | None
 ) -> Iterator[str]:
+    """Describe what too few seeds, and other seeds than those of the baseline, leave open."""
     if len(counted) < 2 or baseline is None:
         return
+    first = groups[baseline]
+    seeds = {run.seed for run in first.counted}
+    others = {group.name: {run.seed for run in group.counted} for group in counted if group is not first}
     if all(len(group.counted) == 1 for group in counted):
         yield (
             "Each row has one seed only: neither a standard deviation nor a test of the difference is "
             "possible."
         )
-        return
-    first = groups[baseline]
-    seeds = {run.seed for run in first.counted}
-    others = {group.name: {run.seed for run in group.counted} for group in counted if group is not first}
-    if without := [name for name, own in others.items() if not seeds & own]:
-        yield f"No seed in common with {first.name}, and so no difference: {'; '.join(without)}."
-    if unequal := [name for name, own in others.items() if seeds & own and seeds != own]:
-        yield f"The difference to {first.name} is over the seeds that both have: {'; '.join(unequal)}."
-    if without or unequal:
+    else:
+        if without := [name for name, own in others.items() if not seeds & own]:
+            yield f"No seed in common with {first.name}, and so no difference: {'; '.join(without)}."
+        if unequal := [name for name, own in others.items() if seeds & own and seeds != own]:
+            yield f"The difference to {first.name} is over the seeds that both have: {'; '.join(unequal)}."
+    if any(own != seeds for own in others.values()):
         yield "The rows have different seeds, so their means are not comparable: there is no best row."

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict, model_validator
 
 from fedsim.learning_tasks.metrics import MetricName
-from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
+from jobs.spec.fields import MAX_CLIENTS, MAX_ROUNDS, Number, Section, Whole, make_fault
 
 MAX_AVERAGED = 100
 
@@ -67,6 +67,7 @@ class Evaluation(Section):
     personal_clients: Whole | None = Field(
         default=None,
         ge=1,
+        le=MAX_CLIENTS,
         description="number of clients whose personal models are scored, drawn once by the seed; by default "
         "all clients",
     )

@@ -170,12 +170,15 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedsim.plugins import Registry
     from jobs.settings import Settings
     from jobs.spec import parse_spec, resolve
     from jobs.spec.checks import data_checks, name_checks
 
+    own = {"told": Told, "fedavg": FedAvg}
+    known = Registry("algorithms", "algorithm", own, lambda _: True, "an algorithm")
     for module in (resolve, name_checks, data_checks):
-        monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
+        monkeypatch.setattr(module, "ALGORITHMS", known)
     spec = {"algorithm": "told", "data": {"dataset": "digits"}}
     with pytest.raises(resolve.SpecError) as caught:
         resolve.resolve_spec(parse_spec(spec), Settings(tmp_path))

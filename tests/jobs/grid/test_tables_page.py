@@ -81,7 +81,7 @@ def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
     entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
     text = render(table.model_copy(update={"show": ("reach",)}), entries)
     assert "| IID | 2 ± 0 | 2 ± 1 |" in text
-    assert "| Dir(1) | 2 ± 0 | 2 (1) |" in text
+    assert "| Dir(1) | 2 ± 0 | 2 (1 of 2) |" in text
     assert "reaches the value of `plain` after the last round" in text
 
 

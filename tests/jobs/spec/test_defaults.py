@@ -25,6 +25,7 @@ def test_service_and_library_have_the_same_defaults(tmp_path: Path) -> None:
         models=found.models,
         roots=settings.data_roots,
         cache=found.cache,
+        code=found.code,
     )
     for field in fields(Experiment):
         assert getattr(found, field.name) == getattr(library, field.name), field.name
