@@ -68,7 +68,7 @@ def compute_epsilon(
         book = _load_accountants().create_accountant(mechanism=accountant)
         book.history = [(noise_multiplier, sample_rate, steps)]
         epsilon = float(book.get_epsilon(delta))
-    return inf if isnan(epsilon) else epsilon
+    return inf if isnan(epsilon) else max(0.0, epsilon)
 
 
 def _compute_rdp_epsilon(
@@ -79,7 +79,8 @@ def _compute_rdp_epsilon(
     with _ignored_warnings():
         rdp = steps * _compute_step_rdp(noise_multiplier, sample_rate, orders)
         epsilon, order = analysis.get_privacy_spent(orders=orders, rdp=rdp, delta=delta)
-    return (inf if isnan(epsilon) else float(epsilon)), float(order)
+    # Far more noise than needed gives a bound below 0, and 0 is a bound, too.
+    return (inf if isnan(epsilon) else max(0.0, float(epsilon))), float(order)
 
 
 @lru_cache(maxsize=4096)

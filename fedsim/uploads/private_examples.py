@@ -39,7 +39,7 @@ from fedsim.core.capabilities import (
     StepNoise,
     UpdatePostprocessing,
 )
-from fedsim.core.wrapper import StatefulWrapper, WrapperState
+from fedsim.core.wrapper import StatefulWrapper, Wrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.training.private_steps import PrivateBatches, make_hidden_error
 from fedsim.uploads.accounting import (
@@ -116,13 +116,17 @@ class PrivateExamples(StatefulWrapper):
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's next state, and the steps that the clients of the round made."""
+        # The losses of clients have no noise: the algorithm must not follow them.
+        after = super().aggregate(ctx, state, replace(reduced, metrics={}))
+        return self.count_steps(ctx, after, reduced)
+
+    def count_steps(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+        """Return the state with the private steps that the clients of a round made."""
         examples, steps = state.examples.clone(), state.steps.clone()
         for client, held in zip(reduced.clients, reduced.num_examples, strict=True):
             examples[client] = held
             steps[client] += ctx.for_client(client).local.steps_for(held)
-        # The losses of clients have no noise: the algorithm must not follow them.
-        after = super().aggregate(ctx, state, replace(reduced, metrics={}))
-        return replace(after, examples=examples, steps=steps)
+        return replace(state, examples=examples, steps=steps)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The base algorithm's record, and the largest epsilon of all clients; null without noise."""
@@ -243,3 +247,23 @@ def explain_other_training(algorithm: Algorithm | type[Algorithm]) -> str:
         if issubclass(kind, reader):
             return "its clients use their examples outside of local steps"
     return ""
+
+
+def count_lost_steps(algorithm: Algorithm, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
+    """Return the server state after a round whose uploads nobody could read.
+
+    Where clients keep states, later uploads depend on the private steps of that round: they count as spent.
+
+    Args:
+        algorithm: with or without `PrivateExamples` inside.
+        ctx: of the round.
+        state: of the algorithm.
+        reduced: the clients of the round.
+    """
+    if isinstance(algorithm, PrivateExamples):
+        return algorithm.count_steps(ctx, state, reduced) if algorithm.stateful else state
+    if not isinstance(algorithm, Wrapper):
+        return state
+    if not isinstance(algorithm, StatefulWrapper):
+        return count_lost_steps(algorithm.base, ctx, state, reduced)
+    return replace(state, base=count_lost_steps(algorithm.base, ctx, state.base, reduced))

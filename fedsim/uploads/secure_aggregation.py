@@ -47,6 +47,7 @@ from fedsim.core.capabilities import (
 )
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.uploads.model_updates import unwrap
+from fedsim.uploads.private_examples import count_lost_steps
 from fedsim.uploads.server_view import explain_single_reads
 
 PROTOCOL = "secure_aggregation"
@@ -146,7 +147,8 @@ class SecureAggregation(StatefulWrapper):
         came = len(reduced.clients)
         asked = came + len(reduced.failed) + reduced.left_out
         if came < ceil_share(self.threshold, asked):
-            return replace(state, incomplete=True)
+            lost = count_lost_steps(self.base, ctx, state.base, reduced)
+            return replace(state, base=lost, incomplete=True)
         return replace(super().aggregate(ctx, state, reduced), incomplete=False)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:

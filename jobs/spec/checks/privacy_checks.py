@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from math import floor
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameters import find_parameter_faults
+from fedsim.base.parameters import find_parameter_faults, list_parameters
 from fedsim.base.shares import ceil_share
 from fedsim.clock.policies import OverSelection
 from fedsim.core.capabilities import SentUpdates
+from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
 from fedsim.uploads import ATTACKS
@@ -67,6 +68,11 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.clients.sampler.name != "uniform":
         message = "selects clients in a way for which the budget does not hold"
         yield FieldError("clients.sampler", spec.clients.sampler.name, message, "leave it out")
+    if spec.privacy is not None and spec.privacy.kind == "tree" and _changes_layout(spec):
+        message = "sends other parts of the model as the rounds go on, and the noise of a tree's node is one "
+        message += "vector for all its rounds"
+        path = "algorithm" if spec.curriculum.layers is None else "curriculum.layers"
+        yield FieldError(path, name, message, "use privacy.kind: central")
     if spec.privacy is not None and spec.privacy.shuffled:
         yield from _find_shuffler_conflicts(spec)
     elif spec.privacy is not None and spec.privacy.kind == "local":
@@ -76,6 +82,11 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if len(spec.models) > 1:
         names = [model.name for model in spec.models]
         yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _changes_layout(spec: JobSpec) -> bool:
+    """Whether clients send other parts of the model as the rounds go on."""
+    return spec.algorithm.name in ("layer_schedule", "cd2_pfed") or spec.curriculum.layers is not None
 
 
 def _find_timing_conflicts(spec: JobSpec) -> Iterator[FieldError]:
@@ -128,6 +139,11 @@ def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if spec.curriculum.clients is not None:
         message = "asks clients for their losses without noise"
         yield FieldError("curriculum.clients", None, message, "leave it out")
+    if spec.curriculum.data is not None and spec.curriculum.data.needs_expert:
+        message = "trains on the examples of all clients without noise, and so one client's data change the "
+        message += "updates of all others"
+        hint = "use another score, such as global_loss, or an order at random"
+        yield FieldError("curriculum.data.score", spec.curriculum.data.score, message, hint)
     if spec.curriculum.phases is not None:
         message = "asks clients for the losses of their examples without noise"
         yield FieldError("curriculum.phases", None, message, "leave it out")
@@ -141,6 +157,10 @@ def _find_common_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if metric == "train_loss" or metric.startswith("personal_") or "_members" in metric:
         message = "comes from the clients' examples without noise"
         yield FieldError("stop.metric", spec.stop.metric, message, "use a metric on the test set")
+    elif metric and "_validation_" not in metric and spec.data.tests.kind == "merged":
+        message = "is measured on examples cut off the clients' own (data.tests: merged), without noise"
+        hint = "stop by another data.tests, or by a global_validation_ metric"
+        yield FieldError("stop.metric", spec.stop.metric, message, hint)
 
 
 def _find_example_conflicts(spec: JobSpec) -> Iterator[FieldError]:
@@ -231,6 +251,9 @@ def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
     if chosen is None or chosen.kind != "examples" or not facts.examples:
         return []
     mean = facts.examples / spec.clients.total
+    if spec.data.partition.kind == "sampled":
+        sizes = {each.name: each.default for each in list_parameters(PARTITIONS["sampled"].make)}
+        mean = float((sizes | dict(spec.data.partition.params))["size"])
     if chosen.delta < 1 / max(1.0, mean):
         return []
     message = f"is not below 1 / {mean:g}, and {mean:g} is the mean number of examples of a client: "
@@ -266,12 +289,19 @@ def _find_budget_faults(spec: JobSpec) -> list[FieldError]:
             if reason := explain_count_noise(adaptive, multiplier, clients.cohort_size):
                 hint = "set count_noise, or use more clients or less noise"
                 return [FieldError("privacy.adaptive_clip.count_noise", adaptive.count_noise, reason, hint)]
+        if multiplier:
+            # The accountant may be missing, or unable to compute the figure of every round.
+            for rounds in (1, spec.rounds):
+                _describe_clients(spec).compute_epsilon(chosen.accountant, multiplier, rounds, chosen.delta)
         if find_affordable_rounds(spec) != 0:
             return []
         message = f"one round with noise_multiplier {multiplier:g} spends {_compute_spent(spec, 1):.4g}"
         hint = "leave noise_multiplier out, and fedsim finds the noise that keeps the budget"
         return [FieldError("privacy.epsilon", chosen.epsilon, message, hint)]
     except ValueError as error:
+        if "delta" in str(error):
+            hint = "raise delta, or use accountant: rdp"
+            return [FieldError("privacy.delta", chosen.delta, str(error), hint)]
         hint = "raise epsilon, or lower rounds or clients.fraction"
         return [FieldError("privacy", chosen.kind, str(error), "" if "install" in str(error) else hint)]
 

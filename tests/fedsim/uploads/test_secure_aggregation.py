@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedPer, Scaffold
 from fedsim.base import tree
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import FLEETS
@@ -18,7 +18,7 @@ from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.samplers import CohortSampling
 from fedsim.samplers.availability import Availability
-from fedsim.uploads import PrivateUpdates, SecureAggregation
+from fedsim.uploads import PrivateExamples, PrivateUpdates, SecureAggregation, TiltedWeights
 from fedsim.uploads.server_view import explain_single_reads
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run
@@ -97,6 +97,25 @@ def test_a_round_of_too_few_clients_changes_nothing() -> None:
     # 11 of 20 are 0.55 of them, though 0.55 * 20 is a little more than 11.
     exact = secure(Scaffold(), threshold=0.55)
     assert not exact.aggregate(ctx, began, came(11, left_out=7)).incomplete
+
+
+@pytest.mark.parametrize("base", [FedAvg(), FedPer()])
+def test_private_steps_of_a_lost_round_count_where_clients_keep_them(base: Algorithm) -> None:
+    """A head that trained in the lost round shapes later uploads; FedAvg's clients keep nothing of it."""
+    pytest.importorskip("opacus")
+    population = federation([16] * 10, rounds=6, cohort_size=5)
+    private = TiltedWeights(base=PrivateExamples(base=base, noise_multiplier=1.0, delta=1e-3), tilt=1.0)
+    method = secure(private, threshold=0.7)
+    devices = Devices(fleet=FLEETS["phones"](), dropout=0.4)
+    made, lost = torch.zeros(10, dtype=torch.int64), 0
+    for result in simulate(method, population, SerialPool(method, population), devices=devices):
+        incomplete = result.method["secure_aggregation"]["incomplete"]
+        lost += incomplete
+        if not incomplete or base.stateful:
+            for client in result.cohort:
+                made[client] += population.count_steps(client)
+        assert torch.equal(result.state.base.steps, made)
+    assert lost
 
 
 def test_devices_that_vanish_count_and_small_cohorts_are_whole() -> None:

@@ -130,6 +130,12 @@ def test_privacy_for_examples_is_innermost(settings: Settings) -> None:
         ({**EXAMPLES, "epsilon": 8}, {}, "privacy.epsilon", "without noise_multiplier"),
         ({**EXAMPLES, "adaptive_clip": {}}, {}, "privacy.adaptive_clip", "kind: examples"),
         ({**EXAMPLES, "delta": 0.02}, {}, "privacy.delta", "mean number of examples"),
+        (
+            {**EXAMPLES, "delta": 0.01},
+            {"data": {"partition": {"kind": "sampled", "size": 200}}},
+            "privacy.delta",
+            "1 / 200",
+        ),
         (EXAMPLES, {"algorithm": "fedlc"}, "privacy", "label counts"),
         (EXAMPLES, {"algorithm": "ditto"}, "privacy", "a second local loop"),
         (EXAMPLES, {"algorithm": "kdia"}, "privacy", "outside of local steps"),
@@ -274,6 +280,23 @@ SHUFFLED = {"kind": "local", "noise_multiplier": 1.0, "shuffled": True}
             "without noise",
         ),
         (NOISE, {"model": ["mlp", "logistic"]}, "model", "several models"),
+        *(
+            (
+                privacy,
+                {"curriculum": {"data": {"score": "expert_loss"}}},
+                "curriculum.data.score",
+                "of all clients",
+            )
+            for privacy in (NOISE, TREE, {"kind": "local", "noise_multiplier": 1})
+        ),
+        (
+            NOISE,
+            {"data": {"tests": "merged"}, "stop": {"metric": "global_accuracy", "patience": 2}},
+            "stop.metric",
+            "cut off the clients' own",
+        ),
+        (TREE, {"algorithm": "layer_schedule"}, "algorithm", "other parts of the model"),
+        ({**NOISE, "delta": 1e-16, "accountant": "prv"}, {}, "privacy.delta", "accountant: rdp"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -295,8 +318,18 @@ def test_a_model_with_statistics_is_refused(privacy: Any, settings: Settings) ->
     assert resolve_spec(private(NOISE, model={"name": "resnet18", "norm": "group"}), settings)
 
 
+def test_scores_of_a_clients_own_model_go_with_privacy(settings: Settings) -> None:
+    assert resolve_spec(private(NOISE, curriculum={"data": {"score": "global_loss"}}), settings)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv"])
+def test_a_budget_is_never_below_zero(accountant: Any) -> None:
+    assert accounts.compute_epsilon(accountant, 1e5, 1.0, 1, 0.19) == 0
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon": 3.25}, {"noise_multiplier": 1.25}])
 def test_without_opacus_the_check_says_what_to_install(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    privacy: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> Any:
         raise ValueError("needs the package opacus; install the extra")
@@ -305,5 +338,5 @@ def test_without_opacus_the_check_says_what_to_install(
     accounts.compute_epsilon.cache_clear()
     accounts.find_noise_multiplier.cache_clear()
     with pytest.raises(SpecError, match="needs the package opacus") as caught:
-        resolve_spec(private({"epsilon": 3.25}), settings)
+        resolve_spec(private(privacy), settings)
     assert [fault.path for fault in caught.value.errors] == ["privacy"]
