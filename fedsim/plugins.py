@@ -301,18 +301,19 @@ def _top_level(thing: Any) -> str:
 
 
 def _hash_files(name: str) -> str:
-    """Return a hash of the Python files of an imported package or module; "" if it has none."""
+    """Return a hash of the Python files of an imported package or module; "" if none can be read."""
     module = sys.modules.get(name)
     folders = [Path(folder) for folder in getattr(module, "__path__", ())]
     files = {str(path.relative_to(folder)): path for folder in folders for path in folder.rglob("*.py")}
     if not folders and (file := getattr(module, "__file__", None)):
         files = {Path(file).name: Path(file)}
-    if not files:
-        return ""
     found = hashlib.sha256()
-    for place, path in sorted(files.items()):
-        found.update(f"{place} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return found.hexdigest()[:12]
+    try:
+        for place, path in sorted(files.items()):
+            found.update(f"{place} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    except OSError:  # such as a package in an archive
+        return ""
+    return found.hexdigest()[:12] if files else ""
 
 
 def _words(error: BaseException) -> str:
