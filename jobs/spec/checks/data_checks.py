@@ -77,7 +77,8 @@ def find_data_faults(
         faults.append(FieldError("data.public.copies", spec.data.public.copies, message, "leave it out"))
     if not any(path.startswith("attack") for path in wrong_paths):
         faults += find_label_faults(spec, facts)
-    faults += find_delta_faults(spec, facts)
+    if not any(path.startswith("data.partition") for path in wrong_paths):
+        faults += find_delta_faults(spec, facts)
     faults += _find_partition_faults(spec, facts, places)
     if facts.file_facts is not None and tests_valid:
         faults += _find_client_test_faults(spec, facts.file_facts)

@@ -136,6 +136,12 @@ def test_privacy_for_examples_is_innermost(settings: Settings) -> None:
             "privacy.delta",
             "1 / 200",
         ),
+        (
+            EXAMPLES,
+            {"data": {"partition": {"kind": "sampled", "size": "many"}}},
+            "data.partition.size",
+            "many",
+        ),
         (EXAMPLES, {"algorithm": "fedlc"}, "privacy", "label counts"),
         (EXAMPLES, {"algorithm": "ditto"}, "privacy", "a second local loop"),
         (EXAMPLES, {"algorithm": "kdia"}, "privacy", "outside of local steps"),
