@@ -240,7 +240,8 @@ class Registry(Mapping[str, T]):
             thing = claim.load()
             self._check_thing(thing)
             # Now, because the files may change while this process goes on with the code that it imported.
-            _index.hashes.setdefault(_top_level(thing), _hash_files(_top_level(thing)))
+            if (package := _top_level(thing)) not in _index.hashes:
+                _index.hashes[package] = _hash_files(package)
         except (Exception, SystemExit) as error:
             return None, f"the plug-in {claim.owner} cannot be loaded: {_words(error)}"
         return thing, ""

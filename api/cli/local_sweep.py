@@ -20,7 +20,6 @@ from jobs.store.states import JobState
 if TYPE_CHECKING:
     from fedsim.core.personal_scores import PersonalScores
     from jobs.settings import Settings
-    from jobs.store.records import RoundRecord
 
 
 class LocalRun(NamedTuple):

@@ -98,6 +98,11 @@ def list_parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(Parameter(a.name, hints[a.name], a.default) for a in arguments if a.kind is a.KEYWORD_ONLY)
 
 
+def list_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return {name: default} of the keyword-only arguments of a function; see `Parameter.default`."""
+    return {parameter.name: parameter.default for parameter in list_parameters(function)}
+
+
 def suggest_name(name: str, choices: Iterable[str]) -> str:
     """Return a hint for an unknown name: "did you mean 'digits'?", or a list of the known names."""
     names = sorted(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 DISTRIBUTION = "fedsim-ray"
@@ -11,6 +12,7 @@ CLIENT_DISTRIBUTION = "fedsim-client"
 """The same package with only the libraries of a client; `client/setup.py` builds it."""
 
 
+@cache
 def find_version() -> str:
     """Return the version, or "0+unknown" in a checkout that was never installed."""
     for name in (DISTRIBUTION, CLIENT_DISTRIBUTION):

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsim.base.parameters import Parameter, find_parameter_faults, list_parameters, make_spec_error
+from fedsim.base.parameters import (
+    Parameter,
+    find_parameter_faults,
+    list_defaults,
+    list_parameters,
+    make_spec_error,
+)
 from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import PublishedFacts
@@ -286,7 +292,7 @@ def outline_dataset(name: str, *, roots: Sequence[Path], download: bool = False,
     if entry is None or entry.check_parameters is None or find_dataset_faults(name, given):
         dataset = load_dataset(name, roots=roots, download=download, **given)
         return Outline(dataset, len(dataset.train), len(dataset.test), is_drawn=False)
-    values = {p.name: p.default for p in list_entry_parameters(entry)} | given
+    values = list_defaults(entry[0]) | given
     entry.check_parameters(**values)
     dataset = load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1})
     return Outline(dataset, values["examples"], values["test_examples"], is_drawn=True)
@@ -316,7 +322,7 @@ def find_published(name: str, **given: Any) -> PublishedFacts | None:
     entry = DATASETS[name]
     if entry.published is None:
         return None
-    return entry.published(**{p.name: p.default for p in list_entry_parameters(entry)} | given)
+    return entry.published(**list_defaults(entry[0]) | given)
 
 
 def load_dataset(

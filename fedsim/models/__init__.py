@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from fedsim.base.parameters import list_parameters
+from fedsim.base.parameters import list_defaults
 from fedsim.data.places import DataRoots
 from fedsim.models.audio import mel_cnn
 from fedsim.models.block_names import BlockPatterns
@@ -86,7 +86,7 @@ def why_unstackable(name: str) -> str:
     """
     if MODELS[name] is distilbert:
         return FirstToken.unstackable
-    defaults = {each.name: each.default for each in list_parameters(MODELS[name])}
+    defaults = list_defaults(MODELS[name])
     if defaults.get("norm") == "batch":
         return RUNNING_STATISTICS_REASON
     return DROPOUT_REASON if defaults.get("dropout") else ""

@@ -67,8 +67,9 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
     """
     opponents = by_row.get((str(table.against),), {})
     goals = {
-        seed: None if entry.has_diverged else average_last_points(entry, target, table)
+        seed: goal
         for seed, entry in opponents.items()
+        if not entry.has_diverged and (goal := average_last_points(entry, target, table)) is not None
     }
 
     def figure(row: Cell, column: Cell) -> str:
@@ -79,7 +80,7 @@ def _render(table: Table, by_row: Found, columns: Sequence[str], target: str) ->
         spent = [
             measure_reach(entry, find_curve(entry, target, table), goals[seed])[COSTS.index(name)]
             for seed, entry in by_seed.items()
-            if goals.get(seed) is not None
+            if seed in goals
         ]
         return spread_reached(spent, seeds, digits=0)
 
@@ -100,11 +101,9 @@ def average_last_points(entry: Entry, metric: str, table: Table) -> float | None
 
 
 def measure_reach(
-    entry: Entry, curve: Mapping[int, float], goal: float | None
+    entry: Entry, curve: Mapping[int, float], goal: float
 ) -> tuple[float | None, float | None, float | None]:
     """Return rounds, 10^6 bytes and processor seconds until a curve reaches the goal; None if never."""
-    if goal is None:
-        return None, None, None
     first = find_round(curve, goal)
     spent = None if first is None else entry.spent.get(first)
     if first is None or spent is None:

@@ -295,7 +295,7 @@ def _leave_undecided(verdict: Verdict, comparison: Comparison, late: Sequence[in
         verdict,
         outcome=Outcome.UNDECIDED if comparison.margin is None else Outcome.CROSSING,
         difference=None if len(signs) > 1 else difference,
-        bound="".join("≥" if sign > 0 else "≤" for sign in signs) if len(signs) == 1 else "",
+        bound="" if len(signs) != 1 else "≥" if 1 in signs else "≤",
         p_value=None,
         seeds=None,
     )

@@ -12,7 +12,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.checks.device_checks import count_updates_per_round
 from jobs.spec.dataset_facts import look_up_facts
-from jobs.spec.run_size import FLOPS_PER_CORE, count_flops, count_personal_flops
+from jobs.spec.run_size import FLOPS_PER_CORE, count_flops, count_personal_flops, count_scored_clients
 
 WARN_ABOVE_HOURS = 1.0
 
@@ -52,8 +52,8 @@ def describe_long_run(spec: JobSpec, settings: Settings, cpus: float) -> str | N
     time = f"roughly {_format_hours(hours)} on {cpus:g} CPUs, by a count of its FLOPs{rest}"
     less = "fewer rounds or local.epochs, a smaller model, or a preset that ends in -small"
     if personal > flops / 2:
-        clients = spec.evaluation.personal_clients or spec.clients.total
-        less = f"evaluation.personal_clients: most of it scores the personal models of {clients:,} clients"
+        scored = f"the personal models of {count_scored_clients(spec):,} clients"
+        less = f"evaluation.personal_clients: most of it scores {scored}"
     return f"this run takes {time}; fedsim plan measures it. Less work: {less}"
 
 

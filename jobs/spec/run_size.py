@@ -182,7 +182,7 @@ def _keeps_states(spec: JobSpec) -> bool:
 def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) -> float:
     """Estimate the seconds of a run in one process: its FLOPs and its local steps."""
     visits = spec.last_round * count_updates_per_round(spec)
-    tuned = _count_scored_clients(spec) * _count_personal_evaluations(spec)
+    tuned = count_scored_clients(spec) * _count_personal_evaluations(spec)
     steps = spec.local.steps
     if steps is None:
         each = facts.examples / spec.clients.total
@@ -191,7 +191,7 @@ def _estimate_seconds(spec: JobSpec, facts: DatasetFacts, settings: Settings) ->
     return flops / FLOPS_PER_CORE + (visits + tuned) * (1 + steps) * STEP_SECONDS
 
 
-def _count_scored_clients(spec: JobSpec) -> int:
+def count_scored_clients(spec: JobSpec) -> int:
     """Count the clients whose personal models an evaluation scores."""
     return spec.evaluation.personal_clients or spec.clients.total
 
@@ -240,7 +240,7 @@ def count_personal_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings)
     whole = sum(kind in ("global", "classes") for kind in spec.data.tests.kinds)
     parts = len(spec.data.tests.kinds) - whole
     tests = _count_tests(facts) * (whole + parts / spec.clients.total)
-    return float(_count_personal_evaluations(spec) * _count_scored_clients(spec) * tests * forward)
+    return float(_count_personal_evaluations(spec) * count_scored_clients(spec) * tests * forward)
 
 
 def _count_tests(facts: DatasetFacts) -> float:

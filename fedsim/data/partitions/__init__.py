@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import find_parameter_faults, list_parameters, make_spec_error
+from fedsim.base.parameters import find_parameter_faults, list_defaults, make_spec_error
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.base import BASE, to_base_faults
@@ -165,7 +165,7 @@ def find_faults_by_counts(kind: str, given: Mapping[str, Any], counts: Partition
     """
     if find_partition_faults(kind, dict(given)) or (check := PARTITIONS[kind].check_counts) is None:
         return []
-    defaults = {each.name: each.default for each in list_parameters(PARTITIONS[kind].make)}
+    defaults = list_defaults(PARTITIONS[kind].make)
     try:
         check(counts, **defaults | dict(given))
     except SpecError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsim.algorithms import ALGORITHMS, IFCA, ClusteredFedAvg, FedDF
 from fedsim.algorithms.distillation.one_shot import OneShot
-from fedsim.base.parameters import describe_mismatch, find_parameter_faults, list_parameters
+from fedsim.base.parameters import describe_mismatch, find_parameter_faults, list_defaults
 from fedsim.clock.asynchronous import Asynchronous
 from fedsim.clock.policies import POLICIES
 from fedsim.core import Algorithm
@@ -296,7 +296,7 @@ def _find_tokenizer_faults(spec: JobSpec) -> list[FieldError]:
     """Find published weights beside a tokenizer that is trained here: their token numbers differ."""
     weights = next((m.params["pretrained"] for m in spec.models if m.params.get("pretrained")), None)
     chosen, entry = spec.data.dataset, DATASETS.get(spec.data.dataset.name)
-    taken = {p.name: p.default for p in list_parameters(entry.load)} if entry is not None else {}
+    taken = list_defaults(entry.load) if entry is not None else {}
     tokenizer = {**taken, **chosen.params}["tokenizer"] if "tokenizer" in taken else None
     if weights is None or tokenizer != TRAINED_TOKENIZER:
         return []

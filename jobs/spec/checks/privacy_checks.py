@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import floor
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameters import find_parameter_faults, list_parameters
+from fedsim.base.parameters import find_parameter_faults, list_defaults
 from fedsim.base.shares import ceil_share
 from fedsim.clock.policies import OverSelection
 from fedsim.core.capabilities import SentUpdates
@@ -252,8 +252,8 @@ def find_delta_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
         return []
     mean = facts.examples / spec.clients.total
     if spec.data.partition.kind == "sampled":
-        sizes = {each.name: each.default for each in list_parameters(PARTITIONS["sampled"].make)}
-        mean = float((sizes | dict(spec.data.partition.params))["size"])
+        taken = list_defaults(PARTITIONS["sampled"].make) | dict(spec.data.partition.params)
+        mean = float(taken["size"])
     if chosen.delta < 1 / max(1.0, mean):
         return []
     message = f"is not below 1 / {mean:g}, and {mean:g} is the mean number of examples of a client: "
