@@ -1,9 +1,9 @@
 """The shape of Fig. 4 of "When Do Curricula Work in Federated Learning?", on Fashion-MNIST.
 
-The paper's figures, on CIFAR-10, for the standard deviation of the expert's loss within a client at f_ord = 0
-and 1: IID 0.52 and 0.01, Dir(0.2) 0.51 and 0.14, Dir(0.05) 0.50 and 0.13. Measured here, with LeNet-5 trained
-for five epochs as the expert and 100 clients: IID 0.61 and 0.21, Dir(0.2) 0.58 and 0.17, Dir(0.05) 0.51 and
-0.19.
+The paper's figures, on CIFAR-10, for the standard deviation of the score within a client, whose scale it
+does not state, at f_ord = 0 and 1: IID 0.52 and 0.01, Dir(0.2) 0.51 and 0.14, Dir(0.05) 0.50 and 0.13.
+Measured here, for that of the loss, with LeNet-5 trained for five epochs as the expert and 100 clients: IID
+0.61 and 0.21, Dir(0.2) 0.58 and 0.17, Dir(0.05) 0.51 and 0.19.
 """
 
 import numpy as np

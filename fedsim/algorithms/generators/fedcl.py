@@ -38,14 +38,19 @@ K models of a round are new, so that with `all` the global model moves at about 
 cohort's mean. With `tau: running`, tau is the exponential mean of the cohort's losses with the factor 0.9, as
 SuperLoss's authors have it over batches; it is taken once a round, because all clients share one tau.
 
-By default tau is log C, as in the public code, because the literal 10 gives every example below 10 - 2 lambda
-/ e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text they descend. A
-phase's threshold is fixed at its beginning. The phase ends when a share P of the clients is frozen (Algorithm
-1: all of them) or after a number of rounds; plain rounds follow the last phase. Only clients of the cohort
-are checked. Difficulties are measured with the client's trained model. The generator learns from the cohort's
-heads, not from all clients', and its difficulties are those of the round; Algorithm 1 uses the last round's.
-Beta travels as evenly spaced quantiles, not as the list of all draws. The paper's abstract names an
-auto-regressive auto-encoder that the paper does not describe.
+By default tau is log 10 (`tau_classes`), as in the public code, because the literal 10 gives every example
+below 10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; in its
+text they descend. A phase's threshold is fixed at its beginning. The phase ends when a share P of the
+clients is frozen (Algorithm 1: all of them) or after a number of rounds; plain rounds follow the last
+phase. Only clients of the cohort are checked. Difficulties are measured with the client's trained model.
+The generator learns from the cohort's heads, not from all clients', and its difficulties are those of the
+round; Algorithm 1 uses the last round's. Beta travels as evenly spaced quantiles, not as the list of all
+draws. The distribution of the labels (Eq. 15) counts every example once, so that a client with more
+examples counts more; in the paper all clients count alike. The generator's rate falls by 2 % a round and
+has a weight decay of 0.01, as in FedGen's code; the paper has a rate of 1e-4 and names neither. Table I's
+"generator inference size" of 128 is read as the server's batch; `samples` is the clients' number of
+generated features. The paper's abstract names an auto-regressive auto-encoder that the paper does not
+describe.
 
 The public code differs in every part: see `fedcl_code`.
 
