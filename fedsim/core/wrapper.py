@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
+from fedsim.base.wire import payload_bytes
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import (
     BatchPacing,
@@ -30,6 +31,7 @@ from fedsim.core.capabilities import (
     SurveyPayload,
     UpdatePostprocessing,
     capability,
+    count_bytes,
 )
 from fedsim.core.census import CensusAnswers
 from fedsim.errors import FedsimError
@@ -190,16 +192,26 @@ class StatefulWrapper(Wrapper):
     """A wrapper with a server state of its own, a `WrapperState`, which holds the base algorithm's state.
 
     Attributes:
-        own_payloads: the payloads that the wrapper broadcasts, which the base algorithm does not see.
+        own_payloads: the payloads that the wrapper adds, down or up; the base algorithm does not see them.
     """
 
     own_payloads: ClassVar[tuple[str, ...]] = ()
+
+    def provides(self, kind: type) -> bool:
+        """Whether the wrapper has this capability; it counts the bytes of its own payloads."""
+        return super().provides(kind) or (kind is PayloadAccounting and bool(self.own_payloads))
 
     def base_value(self, value: Any) -> Any:
         """The base algorithm's server state, and a task with its own broadcast."""
         if self.own_payloads and isinstance(value, ClientTask):
             return value._replace(broadcast=tree.drop(value.broadcast, self.own_payloads))
         return value.base if isinstance(value, WrapperState) else value
+
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
+        """The bytes of a payload of the wrapper, or the base algorithm's count for its own payloads."""
+        if name in self.own_payloads:
+            return payload_bytes(payload)
+        return count_bytes(self.base, ctx, name, payload)
 
     def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:
         """The state with the census answers in the base algorithm's state."""

@@ -47,17 +47,8 @@ from torch import Tensor
 
 from fedsim.base import rng as streams
 from fedsim.base.parameters import Range, Share
-from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
-from fedsim.core.capabilities import (
-    ClientSurvey,
-    CohortSelection,
-    ExpertSurvey,
-    PayloadAccounting,
-    capability,
-    count_bytes,
-)
+from fedsim.core.capabilities import ClientSurvey, CohortSelection, ExpertSurvey, capability
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.curriculum.pacing import Family, count_open, plan_outer_rounds
 from fedsim.curriculum.scores import Order, rank_by_easiness
@@ -104,7 +95,8 @@ class ClientCurriculum(StatefulWrapper):
             is `outer` without `batches: all`.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting})
+    own: ClassVar[frozenset[type]] = frozenset({CohortSelection})
+    own_payloads: ClassVar[tuple[str, ...]] = ("survey",)
 
     pacing: Family = "linear"
     a: Share = 0.8
@@ -159,10 +151,6 @@ class ClientCurriculum(StatefulWrapper):
         return self.scores == "kept" and self.order != "random"
 
     # server
-
-    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of the survey, or the base algorithm's count for its own payloads."""
-        return payload_bytes(payload) if name == "survey" else count_bytes(self.base, ctx, name, payload)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, without losses."""

@@ -35,17 +35,8 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
-from fedsim.core.capabilities import (
-    ClientSurvey,
-    CohortSelection,
-    PayloadAccounting,
-    UpdatePostprocessing,
-    capability,
-    count_bytes,
-)
+from fedsim.core.capabilities import ClientSurvey, CohortSelection, UpdatePostprocessing, capability
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.techniques.learning_phases import PhaseSettings, PhaseState
 from fedsim.techniques.superloss import SuperLoss
@@ -81,7 +72,8 @@ class PhaseCurriculum(PhaseSettings, StatefulWrapper):
         ValueError: if the base algorithm chooses its clients itself.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting, UpdatePostprocessing})
+    own: ClassVar[frozenset[type]] = frozenset({CohortSelection, UpdatePostprocessing})
+    own_payloads: ClassVar[tuple[str, ...]] = (PAYLOAD,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,10 +87,6 @@ class PhaseCurriculum(PhaseSettings, StatefulWrapper):
         return super().depends_on_num_rounds() or self.base.depends_on_num_rounds()
 
     # server
-
-    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of a mixture, or the base algorithm's count for its own payloads."""
-        return payload_bytes(payload) if name == PAYLOAD else count_bytes(self.base, ctx, name, payload)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, and the first phase."""

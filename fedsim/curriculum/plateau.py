@@ -28,9 +28,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates
-from fedsim.core.capabilities import PayloadAccounting, count_bytes
 from fedsim.core.schedules import PlateauSchedule
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 
@@ -62,7 +60,6 @@ class PlateauDecay(StatefulWrapper):
         schedule: when and how far the rate falls.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
     own_payloads: ClassVar[tuple[str, ...]] = (RATE,)
 
     schedule: PlateauSchedule
@@ -77,10 +74,6 @@ class PlateauDecay(StatefulWrapper):
         """The base algorithm's payloads, and the factor."""
         factor = torch.tensor(state.factor, dtype=torch.float64)
         return {**super().broadcast(ctx, state), RATE: {"factor": factor}}
-
-    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of the factor, or the base algorithm's count for its own payloads."""
-        return payload_bytes(payload) if name == RATE else count_bytes(self.base, ctx, name, payload)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state, and the factor of the next round."""

@@ -23,10 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort, ReducedUpdates, Reduction
-from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
+from fedsim.core.capabilities import ClientSurvey, CohortSelection, capability
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.samplers.sampler import ClientScores, Sampler
 from fedsim.training.losses import measure_losses
@@ -62,7 +60,8 @@ class CohortSampling(StatefulWrapper):
             questions of the sampler.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting})
+    own: ClassVar[frozenset[type]] = frozenset({CohortSelection})
+    own_payloads: ClassVar[tuple[str, ...]] = (SCORE,)
 
     sampler: Sampler
 
@@ -80,10 +79,6 @@ class CohortSampling(StatefulWrapper):
     def provides(self, kind: type) -> bool:
         """Whether the wrapper has this capability; only some samplers ask clients before a round."""
         return super().provides(kind) or (kind is ClientSurvey and self.sampler.surveys)
-
-    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of a score, or the base algorithm's count for its own payloads."""
-        return payload_bytes(payload) if name == SCORE else count_bytes(self.base, ctx, name, payload)
 
     # server
 

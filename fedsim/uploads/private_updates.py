@@ -40,9 +40,8 @@ from torch import Tensor
 from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.base.wire import payload_bytes
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
-from fedsim.core.capabilities import CohortSelection, PayloadAccounting, count_bytes
+from fedsim.core.capabilities import CohortSelection
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.models.net import Net
@@ -124,8 +123,7 @@ class PrivateUpdates(StatefulWrapper):
             `shuffled` has another kind; or if its clients tell more than updates, such as their labels.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting})
-    own_payloads: ClassVar[tuple[str, ...]] = (CLIP,)
+    own_payloads: ClassVar[tuple[str, ...]] = (CLIP, BELOW, ENVELOPE)
     asynchronous: ClassVar[bool] = False
 
     kind: PrivacyKind = "central"
@@ -193,10 +191,8 @@ class PrivateUpdates(StatefulWrapper):
         return {**sent, CLIP: {"bound": torch.tensor(state.clip, dtype=torch.float32)}}
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The bytes of bound, answer and envelope, or the base algorithm's count for its payloads."""
-        if name == ENVELOPE:
-            return ENVELOPE_BYTES
-        return payload_bytes(payload) if name in (CLIP, BELOW) else count_bytes(self.base, ctx, name, payload)
+        """The bytes of a payload; an envelope has none in the simulation, and is counted as a real one."""
+        return ENVELOPE_BYTES if name == ENVELOPE else super().count_bytes(ctx, name, payload)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state after the noisy mean, and the clipping bound of the next round."""

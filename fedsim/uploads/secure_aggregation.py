@@ -39,12 +39,7 @@ from fedsim.base.parameters import Range
 from fedsim.base.shares import ceil_share
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
-from fedsim.core.capabilities import (
-    PayloadAccounting,
-    PersonalBroadcast,
-    capability,
-    count_bytes,
-)
+from fedsim.core.capabilities import PersonalBroadcast, capability
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.uploads.model_updates import unwrap
 from fedsim.uploads.private_examples import count_lost_steps
@@ -90,7 +85,7 @@ class SecureAggregation(StatefulWrapper):
         ValueError: if the server of the base algorithm reads single clients.
     """
 
-    own: ClassVar[frozenset[type]] = frozenset({PayloadAccounting, PersonalBroadcast})
+    own: ClassVar[frozenset[type]] = frozenset({PersonalBroadcast})
     own_payloads: ClassVar[tuple[str, ...]] = (PROTOCOL,)
 
     neighbours: Annotated[int, Range(minimum=1)] | None = None
@@ -135,7 +130,7 @@ class SecureAggregation(StatefulWrapper):
         masked = count_masked_bytes(payload, ctx.cohort_size) if is_up else 0
         if name == PROTOCOL:
             return masked + count_protocol_bytes(self.count_neighbours(ctx), up=is_up)
-        return masked if is_up else count_bytes(self.base, ctx, name, payload)
+        return masked if is_up else super().count_bytes(ctx, name, payload)
 
     def count_neighbours(self, ctx: Context) -> int:
         """Return k: at most all other clients of the cohort."""
