@@ -1,7 +1,7 @@
 """ExperimentRun: the steps of a run, from the data to the last round, with its checkpoints.
 
 A subclass says which pool trains the clients: the coordinator's (`actors.coordinator`) trains on Ray, and
-that of `jobs.run.without_ray.in_process` in this process.
+that of `jobs.run.without_ray.in_process_attempt` in this process.
 """
 
 from __future__ import annotations

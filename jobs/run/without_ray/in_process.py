@@ -6,25 +6,30 @@ main thread. This module must not import Ray, whose start takes seconds.
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain
+
 import torch
 
-from fedsim.engine.evaluation.scoring import describe_progress
-from fedsim.engine.pools import SerialPool
-from fedsim.engine.run_models import RunModels
-from fedsim.engine.simulation import RoundResult, simulate_with_progress
-from fedsim.engine.stopping import StopProgress
+from fedsim.checkpoints.experiment_run import Status
+from fedsim.engine.faults import DEFAULT
 from fedsim.engine.worker import one_thread
+from fedsim.errors import SpecError
 from fedsim.learning_tasks.tasks import LEARNING_TASKS
 from fedsim.models import MODELS, make_builder
 from fedsim.models.net import InputForm
 from jobs.run.listener import RunListener
 from jobs.run.model_metadata import make_model_notes
-from jobs.run.preparation import prepare_experiment
 from jobs.run.run_result import RunResult
+from jobs.run.run_steps import NewPersonalScores, read_progress
+from jobs.run.without_ray.in_process_attempt import InProcessRun
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.checks.data_checks import use_spec_paths
 from jobs.spec.dataset_facts import look_up_facts
 from jobs.spec.initial_weights import pin_initial_weights
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import RoundRecord
 
 
@@ -47,34 +52,29 @@ def run_in_process(spec: JobSpec, settings: Settings, listener: RunListener) -> 
         SpecError, DataNotFound, DataError: before anything runs.
         FedsimError: if the run itself fails. Its `__cause__` is the error of the client, with its traceback.
     """
+    listener.on_status("checking the spec")
     # One thread, as in a worker: with two, the last bits differ.
     with one_thread():
-        experiment, population = prepare_experiment(spec, settings, listener.on_status)
+        experiment = resolve_spec(spec, settings, fetch=True)
         spec = pin_initial_weights(spec, experiment.initial)
-        result, algorithm = RunResult(spec), experiment.algorithm
-        listener.on_status("round 1")
-        pool = SerialPool(algorithm, population, choose_device(spec.resources.gpus_per_worker))
-        models = RunModels(algorithm, population)
-        for event in simulate_with_progress(
-            algorithm,
-            population,
-            pool,
-            evaluate_every=experiment.evaluate_every,
-            personal=experiment.personal,
-            stop=StopProgress(experiment.stop) if experiment.stop else None,
-            devices=experiment.devices,
-            device=choose_device(spec.resources.server_gpus),
-        ):
-            if not isinstance(event, RoundResult):
-                listener.on_status(describe_progress(event, len(population.list_personal_clients())))
-                continue
-            models.add(event)
-            if event.personal is not None:
-                result.personal = event.personal
-            result.records.append(RoundRecord.model_validate(event.add_code(experiment.code).record()))
-            listener.on_round(result.records[-1])
-    result.model, result.chosen_model = models.export_global(), models.export_chosen()
-    result.notes = make_model_notes(spec, population.dataset.to_metadata(), result.round)
+        result = RunResult(spec)
+        run = InProcessRun(replace(experiment, stack="off"), DEFAULT)
+        run.device = choose_device(spec.resources.gpus_per_worker)
+        run.server_device = choose_device(spec.resources.server_gpus)
+        try:
+            with closing(run.run()) as events:
+                for step in chain.from_iterable(map(read_progress, events)):
+                    if isinstance(step, Status):
+                        listener.on_status(step.text)
+                    elif isinstance(step, NewPersonalScores):
+                        result.personal = step.scores
+                    elif isinstance(step, RoundRecord):
+                        result.records.append(step)
+                        listener.on_round(step)
+        except SpecError as error:
+            raise use_spec_paths(error) from None
+    result.model, result.chosen_model = run.get_global_model(), run.get_chosen_model()
+    result.notes = make_model_notes(spec, run.get_dataset_metadata(), result.round)
     return result
 
 

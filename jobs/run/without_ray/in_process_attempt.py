@@ -29,16 +29,20 @@ from jobs.spec.checks.data_checks import use_spec_paths
 
 
 class InProcessRun(ExperimentRun):
-    """A run whose clients train in this process, on the CPU.
+    """A run whose clients train in this process.
 
     Args:
         experiment: the run.
         faults: the policy for a client that raises.
         checkpoint_policy: where and when to write checkpoints; None for no checkpoints.
         known_seconds: the seconds of each round that may run again, by round, for the stop rule.
+
+    Attributes:
+        device: "cpu" or "cuda", for the clients.
+        server_device: "cpu" or "cuda", for the server.
     """
 
-    server_device = "cpu"
+    device = server_device = "cpu"
 
     def __init__(
         self,
@@ -51,13 +55,13 @@ class InProcessRun(ExperimentRun):
         self.faults = faults
 
     def open_pool(self, population: Population) -> Generator[Status, None, SerialPool]:
-        """Open a pool with the stack size that workers on a CPU would have."""
+        """Open a pool with the stack size that workers on such a device would have."""
         yield from ()
         algorithm = self.experiment.algorithm
-        size = choose_stack_size(self.experiment.stack, population, "cpu")
+        size = choose_stack_size(self.experiment.stack, population, self.device)
         if size == 1:
-            return SerialPool(algorithm, population, faults=self.faults)
-        return StackedPool(algorithm, population, size, faults=self.faults)
+            return SerialPool(algorithm, population, self.device, self.faults)
+        return StackedPool(algorithm, population, size, self.device, self.faults)
 
 
 class InProcessAttempt:
