@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fedsim.base.parameters import Parameter, Range, suggest_name
+from fedsim.base.parameters import Range
 from fedsim.data.client_tests import CONVENTIONS
-from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
+from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.federation import Federation, make_federation
-from fedsim.data.known import PublishedFacts
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import (
     PARTITIONS,
@@ -15,17 +14,15 @@ from fedsim.data.partitions import (
     find_partition_faults,
     make_partition,
 )
-from fedsim.data.partitions.difficulty import deal_by_difficulty, loss_spread
+from fedsim.data.partitions.difficulty import deal_by_difficulty
 from fedsim.data.partitions.partition_input import PartitionCounts
 from fedsim.data.places import DataRoots
 from fedsim.data.registry import (
     DATASETS,
     DatasetEntry,
-    Outline,
     awaits_download,
     find_dataset_faults,
     find_published,
-    list_entry_parameters,
     list_locations,
     load_dataset,
     outline_dataset,
@@ -36,19 +33,15 @@ __all__ = [
     "CONVENTIONS",
     "DATASETS",
     "PARTITIONS",
-    "Augmentation",
     "DataRoots",
     "Dataset",
     "DatasetEntry",
     "Examples",
     "Federation",
     "Normalise",
-    "Outline",
-    "Parameter",
     "Partition",
     "PartitionCounts",
     "PartitionEntry",
-    "PublishedFacts",
     "Range",
     "SampledPartition",
     "awaits_download",
@@ -57,13 +50,10 @@ __all__ = [
     "find_faults_by_counts",
     "find_partition_faults",
     "find_published",
-    "list_entry_parameters",
     "list_locations",
     "load_dataset",
-    "loss_spread",
     "make_federation",
     "make_partition",
     "outline_dataset",
     "reads_files",
-    "suggest_name",
 ]

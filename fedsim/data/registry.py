@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.base.parameters import (
-    Parameter,
     find_parameter_faults,
     list_defaults,
-    list_parameters,
     make_spec_error,
 )
 from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import PublishedFacts
-from fedsim.data.partitions import PartitionEntry
 from fedsim.data.places import FETCH_HINT, DataRoots, leaves_root
 from fedsim.data.sources.celeba import GDOWN_HINT, celeba
 from fedsim.data.sources.chexpert import chexpert
@@ -224,11 +221,6 @@ def _is_dataset_entry(thing: Any) -> bool:
 
 
 DATASETS = Registry("datasets", "data set", _OWN, _is_dataset_entry, "a fedsim.data.DatasetEntry")
-
-
-def list_entry_parameters(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]:
-    """The parameters of a registered data set or partition: name, type annotation, default."""
-    return list_parameters(entry[0])
 
 
 def find_dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:

@@ -97,3 +97,8 @@ def parted(tests: str = "merged", clients: int = 6, **changes: Any) -> Populatio
 def with_settings(population: Population, **changes: Any) -> Population:
     """The same population in a run with other settings."""
     return replace(population, settings=replace(population.settings, **changes))
+
+
+def loss_spread(partition: Partition, losses: np.ndarray) -> np.ndarray:
+    """The standard deviation of the losses of examples within each client; low for similar examples."""
+    return np.array([losses[partition.client_positions(i)].std() for i in range(partition.num_clients)])

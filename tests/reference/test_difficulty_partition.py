@@ -9,9 +9,10 @@ Measured here, for that of the loss, with LeNet-5 trained for five epochs as the
 import numpy as np
 import pytest
 
-from fedsim.data import Dataset, deal_by_difficulty, load_dataset, loss_spread, make_partition
+from fedsim.data import Dataset, deal_by_difficulty, load_dataset, make_partition
 from fedsim.engine.expert import train_expert
 from fedsim.models import make_net
+from tests.fedsim.federations import loss_spread
 from tests.reference.runs import NEEDS_FASHION_MNIST
 
 pytestmark = [pytest.mark.weekly, NEEDS_FASHION_MNIST]

@@ -113,13 +113,3 @@ def _assign_by_loss(counts: Indices, f_ord: float, generator: np.random.Generato
     rest = np.arange(len(owners)) - starts[owners] >= ordered[owners]
     owners[rest] = generator.permutation(np.repeat(clients, counts - ordered))
     return owners
-
-
-def loss_spread(partition: Partition, losses: Array) -> Array:
-    """The standard deviation of the expert's loss within each client, float64 [N]; low for similar examples.
-
-    Args:
-        partition: of the clients.
-        losses: [n], the expert's loss of every training example.
-    """
-    return np.array([losses[partition.client_positions(i)].std() for i in range(partition.num_clients)])

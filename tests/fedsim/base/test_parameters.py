@@ -9,8 +9,9 @@ from fedsim.base.parameters import (
     describe_mismatch,
     find_parameter_faults,
     list_parameters,
+    suggest_name,
 )
-from fedsim.data import DATASETS, PARTITIONS, list_entry_parameters, suggest_name
+from fedsim.data import DATASETS, PARTITIONS
 
 
 def example(
@@ -70,7 +71,7 @@ def test_unknown_names_the_nearest_or_all():
 
 @pytest.mark.parametrize("entry", [*DATASETS.values(), *PARTITIONS.values()])
 def test_every_registered_default_passes_its_own_check(entry):
-    for parameter in list_entry_parameters(entry):
+    for parameter in list_parameters(entry[0]):
         if not parameter.required:
             assert describe_mismatch(parameter.default, parameter.kind) is None, parameter
     assert entry.summary

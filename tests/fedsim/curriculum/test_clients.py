@@ -22,8 +22,9 @@ from fedsim.clock.fleets import FLEETS
 from fedsim.clock.policies import OverSelection
 from fedsim.core import Algorithm, Context, LocalTraining
 from fedsim.core.capabilities import CohortSelection
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, age_losses, count_open
-from fedsim.curriculum.pacing import Family, plan_outer_rounds
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.curriculum.clients import age_losses
+from fedsim.curriculum.pacing import Family, count_open, plan_outer_rounds
 from fedsim.curriculum.scores import Order
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate

@@ -17,7 +17,9 @@ from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, Pacing
 from fedsim.core.capabilities import BatchPacing
 from fedsim.core.wrapper import Wrapper
-from fedsim.curriculum import RULES, DataCurriculum, count_open
+from fedsim.curriculum import DataCurriculum
+from fedsim.curriculum.pacing import count_open
+from fedsim.curriculum.scores import RULES
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError

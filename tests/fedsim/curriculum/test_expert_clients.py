@@ -15,7 +15,8 @@ from fedsim.algorithms import FedAvg
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
-from fedsim.curriculum import ClientCurriculum, count_open
+from fedsim.curriculum import ClientCurriculum
+from fedsim.curriculum.pacing import count_open
 from fedsim.curriculum.scores import Order
 from fedsim.engine.evaluation.model_averaging import ModelAveraging
 from fedsim.engine.pools import SerialPool, StackedPool

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.curriculum import FAMILIES, count_open
+from fedsim.curriculum.pacing import FAMILIES, count_open
 
 SHARES = st.floats(0, 1)
 KINDS = st.sampled_from(sorted(FAMILIES))

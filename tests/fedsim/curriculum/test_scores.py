@@ -14,9 +14,9 @@ from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
 from fedsim.core.batches import Batch
-from fedsim.curriculum import RULES, DataCurriculum, judge_examples, rank_by_easiness
+from fedsim.curriculum import DataCurriculum
 from fedsim.curriculum.pacing import FAMILIES, Family
-from fedsim.curriculum.scores import Order, ScoreName
+from fedsim.curriculum.scores import RULES, Order, ScoreName, judge_examples, rank_by_easiness
 from fedsim.engine.pools import SerialPool
 from fedsim.errors import FedsimError
 from fedsim.learning_tasks.tasks import SeveralLabels

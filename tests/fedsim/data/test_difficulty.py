@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data import Partition, deal_by_difficulty, loss_spread, make_partition
+from fedsim.data import Partition, deal_by_difficulty, make_partition
 from fedsim.errors import SpecError
+from tests.fedsim.federations import loss_spread
 
 LABELS = np.random.default_rng(0).integers(4, size=800)
 LOSSES = np.random.default_rng(1).exponential(size=800)

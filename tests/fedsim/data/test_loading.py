@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedsim.data import DATASETS, list_entry_parameters, list_locations, load_dataset
+from fedsim.base.parameters import list_parameters
+from fedsim.data import DATASETS, list_locations, load_dataset
 from fedsim.data.places import DataRoots
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.mnist import fashion_mnist
@@ -166,7 +167,7 @@ def test_every_place_that_a_loader_looks_in_is_said(
     monkeypatch.setattr(DataRoots, "find_path", find)
     monkeypatch.setattr(DataRoots, "find_installed", installed)
     all_given = {"path": "all/mine/data", "target": "y"}
-    given = {p.name: all_given[p.name] for p in list_entry_parameters(DATASETS[name]) if p.name in all_given}
+    given = {p.name: all_given[p.name] for p in list_parameters(DATASETS[name].load) if p.name in all_given}
     drawn = DATASETS[name].check_parameters is not None or name in ("digits", "diabetes")
     if not drawn:
         with pytest.raises(DataNotFound):

@@ -15,14 +15,13 @@ from torch import nn
 
 from fedsim.algorithms import FedAvg
 from fedsim.core.run_settings import RunSettings
-from fedsim.data import loss_spread
 from fedsim.data.augment import make_augment
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.expert import _key, train_expert
 from fedsim.errors import DataError, SpecError
 from fedsim.models import make_net
 from fedsim.models.net import Net
-from tests.fedsim.federations import gaussian_dataset
+from tests.fedsim.federations import gaussian_dataset, loss_spread
 
 
 def finish(generator: Any) -> tuple[list[str], Any]:
