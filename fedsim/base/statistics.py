@@ -10,6 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+CONFIDENCE = 0.95
+"""Of the intervals."""
+
+SIGNIFICANCE = 0.05
+"""Level of the two-sided test for whose power pairs are counted."""
+
+POWER = 0.8
+"""The probability that this test finds a difference."""
+
 MOST_PAIRS = 1000
 """Beyond this number of pairs `count_pairs_to_tell` answers None: nobody runs as many seeds."""
 
@@ -43,15 +52,12 @@ class PairedDifference:
         return int(self.low > 0) - int(self.high < 0)
 
 
-def compare_paired(
-    values: Sequence[float], baseline: Sequence[float], confidence: float = 0.95
-) -> PairedDifference:
+def compare_paired(values: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
     """Compare two groups of runs by the paired t-test.
 
     Args:
         values: one figure per seed.
         baseline: figures of the same seeds in the same order.
-        confidence: of the interval, between 0 and 1.
 
     Returns:
         The mean of `values - baseline` with its interval. One pair has no interval, and neither have equal
@@ -77,20 +83,20 @@ def compare_paired(
         raise ValueError("a figure is not finite: leave out the runs that diverged, and say so")
     mean, pairs = float(differences.mean()), len(differences)
     if pairs == 1:
-        return PairedDifference(mean, None, None, None, None, pairs, confidence)
+        return PairedDifference(mean, None, None, None, None, pairs, CONFIDENCE)
     deviation = float(differences.std(ddof=1))
     # Equal differences leave rounding errors in the deviation, of which a t-test would make a tiny p-value.
     error = 1e-12 * max(1.0, float(np.abs(values).max()), float(np.abs(baseline).max()))
     if deviation <= error:
         if abs(mean) <= error:
-            return PairedDifference(0.0, 0.0, 0.0, 0.0, 1.0, pairs, confidence)
-        return PairedDifference(mean, 0.0, None, None, None, pairs, confidence)
+            return PairedDifference(0.0, 0.0, 0.0, 0.0, 1.0, pairs, CONFIDENCE)
+        return PairedDifference(mean, 0.0, None, None, None, pairs, CONFIDENCE)
     from scipy import stats  # slow to import
 
     test = stats.ttest_1samp(differences, 0.0)
-    interval = test.confidence_interval(confidence)
+    interval = test.confidence_interval(CONFIDENCE)
     return PairedDifference(
-        mean, deviation, float(interval.low), float(interval.high), float(test.pvalue), pairs, confidence
+        mean, deviation, float(interval.low), float(interval.high), float(test.pvalue), pairs, CONFIDENCE
     )
 
 
@@ -115,15 +121,11 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def count_pairs_to_tell(
-    difference: PairedDifference, power: float = 0.8, significance: float = 0.05
-) -> int | None:
+def count_pairs_to_tell(difference: PairedDifference) -> int | None:
     """Count the seeds with which a paired t-test would find this difference, if it is the true one.
 
     Args:
         difference: as it was measured, with two pairs or more.
-        power: the probability that the test finds the difference.
-        significance: level of the two-sided test.
 
     Returns:
         The smallest number of pairs; None if the difference has no deviation to compute it from, is 0, or
@@ -133,25 +135,25 @@ def count_pairs_to_tell(
         return None
     effect = abs(difference.mean) / difference.deviation
     high = 2
-    while _compute_power(effect, high, significance) < power:
+    while _compute_power(effect, high) < POWER:
         if high == MOST_PAIRS:
             return None
         high = min(2 * high, MOST_PAIRS)
     low = max(2, high // 2)
     while low < high:
         middle = (low + high) // 2
-        if _compute_power(effect, middle, significance) >= power:
+        if _compute_power(effect, middle) >= POWER:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _compute_power(effect: float, pairs: int, significance: float) -> float:
+def _compute_power(effect: float, pairs: int) -> float:
     """The power of a two-sided paired t-test for a mean of `effect` standard deviations."""
     from scipy import stats  # slow to import
 
     freedom, shift = pairs - 1, effect * math.sqrt(pairs)
-    critical = stats.t.ppf(1 - significance / 2, freedom)
+    critical = stats.t.ppf(1 - SIGNIFICANCE / 2, freedom)
     # The other tail, a difference found in the wrong direction, is negligible, and in SciPy often NaN.
     return float(stats.nct.sf(critical, freedom, shift))
