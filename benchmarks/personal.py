@@ -29,7 +29,7 @@ from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, PersonalScores, RunSettings
 from fedsim.data import load_dataset, make_federation
-from fedsim.engine.simulation import make_initial_state
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.models import make_net
 
 

@@ -49,8 +49,8 @@ from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import make_initial_state
 from fedsim.models import make_net
 from fedsim.stacking.graph_replay import CudaRecording
 from fedsim.stacking.stack_size import choose_stack_size

@@ -22,9 +22,10 @@ from fedsim.checkpoints.experiment_run import Status
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import count_blocks
+from fedsim.engine.evaluation.scoring import is_personal_evaluation_due
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
-from fedsim.engine.simulation import RoundResult, is_personal_evaluation_due
+from fedsim.engine.simulation import RoundResult
 
 
 class Measured(NamedTuple):

@@ -26,6 +26,7 @@ from fedsim.core import Algorithm, ReducedUpdates, Traffic
 from fedsim.core.capabilities import ClientSurvey, capability, select_cohort
 from fedsim.engine.blocks import cut_into_blocks
 from fedsim.engine.evaluation.personal_evaluation import personal_evaluation_work, select_tested_clients
+from fedsim.engine.evaluation.scoring import Personal
 from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.pools import stack_size_by_model
 from fedsim.engine.server_messages import (
@@ -36,7 +37,7 @@ from fedsim.engine.server_messages import (
     select_survey_models,
 )
 from fedsim.engine.server_training import train_server
-from fedsim.engine.simulation import Personal, RoundResult, simulate
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.engine.worker import count_shards
 
 Clients: TypeAlias = Sequence[int]

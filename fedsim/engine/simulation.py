@@ -35,13 +35,8 @@ from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.asynchronous.rounds import make_rounds
 from fedsim.engine.client_pool import ClientPool
-from fedsim.engine.evaluation.scoring import (
-    Personal,
-    PersonalEvaluationProgress,
-    RoundEvaluation,
-    is_personal_evaluation_due,
-)
-from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
+from fedsim.engine.evaluation.scoring import Personal, PersonalEvaluationProgress, RoundEvaluation
+from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.results import RoundResult
 from fedsim.engine.round_start import StartedRound
 from fedsim.engine.server_training import ServerTrainingProgress, train_server
@@ -53,16 +48,7 @@ from fedsim.training.effort import CostMeter
 if TYPE_CHECKING:
     from fedsim.engine.resume_point import Checkpoint
 
-__all__ = [
-    "Personal",
-    "PersonalEvaluationProgress",
-    "RoundResult",
-    "ServerTrainingProgress",
-    "is_personal_evaluation_due",
-    "make_initial_state",
-    "simulate",
-    "simulate_with_progress",
-]
+__all__ = ["RoundResult", "simulate", "simulate_with_progress"]
 
 RoundEvent: TypeAlias = RoundResult | PersonalEvaluationProgress | ServerTrainingProgress
 

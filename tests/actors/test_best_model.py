@@ -17,9 +17,10 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.core import RunSettings
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.engine.stopping import StopRule
 from tests.fedsim.engine.test_stopping import slow_federation
 

@@ -22,9 +22,10 @@ from fedsim.core import LocalTraining, RunSettings
 from fedsim.data.dataset import Examples
 from fedsim.engine.evaluation.model_selection import ChosenModel, choose_better
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from jobs.run.run_result import FinalModel
 from jobs.store.records import RoundRecord
 from tests.fedsim.federations import federation, public_examples

@@ -14,11 +14,12 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedEnsemble
 from fedsim.base.digest import digest
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.server_messages import (
     make_instructions,
 )
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
 
 

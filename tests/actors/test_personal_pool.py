@@ -16,8 +16,9 @@ from actors.resources import Placement
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
+from fedsim.engine.evaluation.scoring import PersonalEvaluationProgress
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import PersonalEvaluationProgress, RoundResult, simulate, simulate_with_progress
+from fedsim.engine.simulation import RoundResult, simulate, simulate_with_progress
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 

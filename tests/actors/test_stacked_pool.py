@@ -26,8 +26,9 @@ from fedsim.core.optimizers import AdamW
 from fedsim.core.schedules import CosineSchedule
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Chaos, Faults
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models.net import Params
 from tests.fedsim.federations import federation, with_settings
 from tests.fedsim.methods import quick

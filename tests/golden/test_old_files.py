@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import load_spec

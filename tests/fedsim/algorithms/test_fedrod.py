@@ -15,8 +15,9 @@ from fedsim.algorithms import FedROD
 from fedsim.algorithms.personalized.fedrod import ABSENT, PERSONAL_PREFIX, log_label_prior
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.data.dataset import Examples
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.models.net import Params
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, features, small
 

@@ -23,8 +23,9 @@ from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, ReducedUpdates, RunSettings
 from fedsim.curriculum import ClientCurriculum
 from fedsim.data.dataset import Dataset, Examples
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
 from fedsim.training.effort import paper_updates
 from tests.fedsim.federations import partition

@@ -13,7 +13,7 @@ from fedsim.algorithms import LayerSchedule
 from fedsim.algorithms.personalized.layer_schedule import PlateauState
 from fedsim.base.digest import digest
 from fedsim.checkpoints.serialization import pack, unpack
-from fedsim.engine.simulation import make_initial_state
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec

@@ -18,8 +18,9 @@ from fedsim.base.costs import Cost
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Batch, Context, LocalTraining
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
 from fedsim.training.effort import CostMeter
 from fedsim.training.flops import example_flops

@@ -17,7 +17,8 @@ from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import Batch, LocalTraining, Progress
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import ServerTrainingProgress, simulate_with_progress
+from fedsim.engine.server_training import ServerTrainingProgress
+from fedsim.engine.simulation import simulate_with_progress
 from fedsim.techniques.server_distillation import (
     DistillationSettings,
     average_logits_by_class,

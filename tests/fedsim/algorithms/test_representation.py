@@ -21,8 +21,9 @@ from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.core.capabilities import personal_models
 from fedsim.curriculum import ClientCurriculum
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from jobs.spec import parse_spec
 from jobs.spec.checks.name_checks import find_curriculum_faults
 from tests.fedsim.federations import federation

@@ -20,8 +20,9 @@ from fedsim.core import ClientTask, Context, PersonalScores
 from fedsim.core.personal_scores import join_scores, scores_from_rows, sorted_curve, summarise_scores
 from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.faults import Faults
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.errors import ClientFailed
 from fedsim.learning_tasks.learning_task import Scorer
 from fedsim.learning_tasks.tasks import NextToken

@@ -18,8 +18,9 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, PlateauDecay
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SettingsError
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run, slow_unless_varied

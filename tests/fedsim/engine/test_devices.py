@@ -17,12 +17,12 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population, TaskLoader
 from fedsim.core import LocalTraining, ReducedUpdates, Traffic
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.server_messages import (
     make_broadcasts,
     make_instructions,
 )
-from fedsim.engine.simulation import make_initial_state
 from fedsim.engine.span_result import make_client_sums
 from fedsim.errors import FedsimError
 from tests.fedsim.federations import federation

@@ -35,8 +35,9 @@ from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.curriculum.phases import PhaseCurriculum
 from fedsim.data import Dataset, Examples
 from fedsim.data.federation import make_federation
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.models.net import InputForm, Net
 from fedsim.samplers import CohortSampling

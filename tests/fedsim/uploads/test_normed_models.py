@@ -10,7 +10,7 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
-from fedsim.engine.simulation import make_initial_state
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.errors import FedsimError
 from fedsim.models.net import InputForm, Net
 from fedsim.uploads import AttackedClients, CompressedUpdates, PrivateUpdates, RobustAggregation

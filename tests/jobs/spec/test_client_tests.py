@@ -11,8 +11,9 @@ import torch
 
 from fedsim.base.costs import Cost
 from fedsim.base.progress import run_to_end
+from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import make_initial_state, simulate
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from jobs.run.checkpoint_policy import describe_experiment
 from jobs.settings import Settings
