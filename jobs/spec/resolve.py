@@ -95,9 +95,12 @@ def resolve_spec(spec: JobSpec, settings: Settings, *, fetch: bool = False) -> E
             faults += find_data_faults(spec, facts, DataRoots(settings.data_roots), wrong_paths)
             nets, model_faults = _make_nets(spec, settings, facts, initial, wrong_paths, fetch=fetch)
             faults += model_faults + find_memory_faults(spec, devices, nets)
-    if faults or (faults := find_asynchronous_faults(spec, make_algorithm(spec))):
+    if faults:
         raise SpecError(faults)
-    return _build_experiment(spec, settings, nets, initial, devices, sampler)
+    algorithm = make_algorithm(spec, sampler)
+    if faults := find_asynchronous_faults(spec, algorithm):
+        raise SpecError(faults)
+    return _build_experiment(spec, settings, algorithm, nets, initial, devices)
 
 
 def find_forbidden_models(spec: JobSpec, settings: Settings) -> list[FieldError]:
@@ -289,13 +292,12 @@ def make_spec_net(
 def _build_experiment(
     spec: JobSpec,
     settings: Settings,
+    algorithm: Algorithm,
     nets: Sequence[Net],
     initial: Sequence[InitialWeights | None],
     devices: Devices | None,
-    sampler: Sampler | None,
 ) -> Experiment:
-    algorithm, stack = make_algorithm(spec, sampler), spec.resources.stack
-    stack_sizes: tuple[int, ...] = ()
+    stack, stack_sizes = spec.resources.stack, tuple[int, ...]()
     if isinstance(stack, int):
         stack_sizes = tuple(map(stack_size_by_model(nets, stack), range(len(nets))))
     return Experiment(
