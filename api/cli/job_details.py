@@ -17,12 +17,12 @@ from jobs.spec.spec_text import dump_spec
 from jobs.store.records import Job, RoundRecord, RunTotals
 
 
-def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
+def print_job(job: Job, records: Sequence[RoundRecord]) -> None:
     """Print a job: state, cost of all rounds, latest metrics, spec.
 
     Args:
         job: the job.
-        records: its round records; without them no cost is printed.
+        records: its round records; with none no cost is printed.
     """
     print_table(make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job))))
     if records:

@@ -53,19 +53,18 @@ def distance_to_all(counts: Indices) -> Array:
     return np.asarray(0.5 * np.abs(shares - whole).sum(axis=1))
 
 
-def summarise_counts(counts: Indices, sizes: Indices | None = None) -> dict[str, Any]:
+def summarise_counts(counts: Indices, sizes: Indices) -> dict[str, Any]:
     """Summarise class counts.
 
     Args:
         counts: int64 [n, C], of all clients or of the first n clients.
-        sizes: every client's number of examples, int64 [N]; by default the sums of `counts`, which is
-            correct for all clients with one label per example.
+        sizes: every client's number of examples, int64 [N].
 
     Returns:
         clients and examples; quartiles of the sizes, of the distances and of the classes per client; the
         examples of each class.
     """
-    sizes, distances = counts.sum(axis=1) if sizes is None else sizes, distance_to_all(counts)
+    distances = distance_to_all(counts)
     return {
         "clients": len(sizes),
         "examples": int(sizes.sum()),

@@ -162,7 +162,7 @@ def test_class_counts_and_distances_by_hand():
     assert counts.tolist() == [[2, 1], [0, 1]]
     assert distance_to_all(counts) == pytest.approx([1 / 6, 1 / 2])
     assert class_counts(partition, np.array([0, 0, 1, 1]), 2, clients=[1]).tolist() == [[0, 1]]
-    figures = summarise_counts(counts)
+    figures = summarise_counts(counts, partition.sizes())
     assert figures["sizes"]["max"] == 3
     assert figures["class_totals"] == [2, 2]
     assert figures["distance_to_all"]["mean"] == pytest.approx(1 / 3)
