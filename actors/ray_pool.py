@@ -30,8 +30,8 @@ from fedsim.engine.server_messages import (
     count_survey_traffic,
     list_deployed_models,
     make_broadcasts,
-    make_handovers,
     make_instructions,
+    make_personal_broadcasts,
     make_personal_instructions,
     measure_bytes_down,
     select_survey_models,
@@ -238,10 +238,10 @@ class RayPool:
     ) -> PersonalEvaluation:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
         asked = select_tested_clients(self.population, clients)
-        handovers = make_handovers(algorithm, ctx, state)
-        sent = ray.put(tree.to_numpy(handovers))
+        broadcasts = make_personal_broadcasts(algorithm, ctx, state)
+        sent = ray.put(tree.to_numpy(broadcasts))
         work = [personal_evaluation_work(algorithm, self.population, ctx, client) for client in asked.clients]
-        most = max_blocks_per_span([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
+        most = max_blocks_per_span([(client,) for client in asked.clients[:1]], broadcasts, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
             for part in cut_into_spans(

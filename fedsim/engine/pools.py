@@ -27,8 +27,8 @@ from fedsim.engine.server_messages import (
     count_survey_traffic,
     list_deployed_models,
     make_broadcasts,
-    make_handovers,
     make_instructions,
+    make_personal_broadcasts,
     make_personal_instructions,
     measure_bytes_down,
     select_survey_models,
@@ -177,7 +177,7 @@ class SerialPool:
     def _run_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, asked: TestedClients
     ) -> PersonalEvaluation:
-        handovers = self._to_client_device(make_handovers(algorithm, ctx, state))
+        broadcasts = self._to_client_device(make_personal_broadcasts(algorithm, ctx, state))
         parts = list[PersonalScores]()
         for client in asked.clients:
             instruction = self._select_on_device(
@@ -186,7 +186,7 @@ class SerialPool:
             client_state = self._select_on_device(self._client_states, [client])
             parts.append(
                 evaluate_personal_models(
-                    self.worker, ctx.round, [client], handovers, instruction, client_state
+                    self.worker, ctx.round, [client], broadcasts, instruction, client_state
                 )
             )
             yield len(parts)

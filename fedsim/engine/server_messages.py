@@ -28,7 +28,7 @@ def make_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str,
         return {key: algorithm.broadcast(each, state) for key, each in ctx.architectures.items()}
 
 
-def make_handovers(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
+def make_personal_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """Return the broadcast of a personal evaluation, per architecture: {"0": {payload name: tree}, ...}."""
     own = capability(algorithm, PersonalBroadcast)
     if own is None:

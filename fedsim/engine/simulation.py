@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from fedsim.base.clock import Clock
 from fedsim.base.digest import digest
+from fedsim.base.stopwatch import Stopwatch
 from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
@@ -154,7 +154,7 @@ def simulate_with_progress(
         if stop.find_reason():
             return
     for number in range(resume.round if resume else 0, last):
-        clock, is_last = Clock(), number + 1 == last
+        stopwatch, is_last = Stopwatch(), number + 1 == last
         # Step 1: start the clients, unless step 6 of the previous round has started them.
         started = next_round or starter.start(state, number)
         ctx = started.ctx
@@ -163,7 +163,7 @@ def simulate_with_progress(
         with one_thread():
             # Step 2: wait for the client updates, reduced to sums and means.
             reduced = started.wait_for_clients()
-            clock.end_part("train")
+            stopwatch.end_part("train")
             has_warned = has_warned or _warn_if_no_mean(algorithm, ctx, reduced)
             has_diverged = has_diverged or _warn_if_diverged(ctx, reduced)
             # Step 3: aggregate.
@@ -171,23 +171,23 @@ def simulate_with_progress(
                 state = algorithm.aggregate(ctx, started.state, reduced)
         # Step 5, before step 4: train on the server, where the evaluation needs the trained state.
         if trains_first:
-            clock.end_part("server")
+            stopwatch.end_part("server")
             state = yield from train_server(
                 algorithm, ctx, state, reduced, server_device, starter.server_counter
             )
-            clock.end_part("learn")
+            stopwatch.end_part("learn")
         # Step 4: start the evaluation.
         evaluation = RoundEvaluation(
             algorithm, population, pool, unlimited_ctx, state, evaluate_every, personal
         )
         evaluation.begin(is_last)
-        clock.end_part("server")
+        stopwatch.end_part("server")
         # Step 5: train on the server, while the evaluation runs.
         if not trains_first:
             state = yield from train_server(
                 algorithm, ctx, state, reduced, server_device, starter.server_counter
             )
-            clock.end_part("learn")
+            stopwatch.end_part("learn")
         reading, in_flight = started.read_clock(reduced), starter.list_in_flight()
         # Step 6: start the clients of the next round, unless the scores may end the run.
         may_go_on = not is_last and stop is None
@@ -195,18 +195,18 @@ def simulate_with_progress(
         # Step 7: make the round's result, without scores.
         unscored = _make_unscored_result(algorithm, meter, started, state, reduced)
         unscored = replace(unscored, clock=reading, in_flight=in_flight)
-        clock.end_part("server")
+        stopwatch.end_part("server")
         # Step 8: wait for the scores.
-        yield from evaluation.wait(clock)
+        yield from evaluation.wait(stopwatch)
         unscored = replace(unscored, traffic=unscored.traffic + census_traffic)
-        seconds = clock.seconds(started.survey_seconds)
+        seconds = stopwatch.seconds(started.survey_seconds)
         result = _add_scores(unscored, evaluation, meter, unlimited_ctx, seconds)
         # Step 9: if a stop rule ends the run here, evaluate what only a last round evaluates.
         if stop is not None:
             if not is_last and stop.add(result.record(), evaluation.is_due).find_reason():
                 evaluation.begin(is_last=True)
-                yield from evaluation.wait(clock)
-                seconds = clock.seconds(started.survey_seconds)
+                yield from evaluation.wait(stopwatch)
+                seconds = stopwatch.seconds(started.survey_seconds)
                 result = _add_scores(unscored, evaluation, meter, unlimited_ctx, seconds)
             stop = stop.add(result.record(), evaluation.is_due)
             is_last = is_last or stop.find_reason() is not None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from fedsim.base.clock import Clock
 from fedsim.base.progress import relay_progress
+from fedsim.base.stopwatch import Stopwatch
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, PersonalScores, Score
 from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
@@ -103,17 +103,17 @@ class RoundEvaluation:
         ):
             self._personal = self._pool.begin_personal_evaluation(algorithm, ctx, self._state)
 
-    def wait(self, clock: Clock) -> Generator[PersonalEvaluationProgress, None, None]:
+    def wait(self, stopwatch: Stopwatch) -> Generator[PersonalEvaluationProgress, None, None]:
         """Wait for the started parts, and yield the progress of the personal evaluation."""
         if self._deployed is not None:
             scores, self._deployed = self._deployed(), None
             self.metrics = scores_to_metrics(scores, self._population.scorer)
-        clock.end_part("evaluate")
+        stopwatch.end_part("evaluate")
         if self._personal is not None:
             make_event = partial(PersonalEvaluationProgress, self._ctx.round + 1)
             self.personal = yield from relay_progress(self._personal, make_event, TELL_SECONDS)
             self._personal = None
-        clock.end_part("personal")
+        stopwatch.end_part("personal")
 
 
 def describe_progress(event: PersonalEvaluationProgress | ServerTrainingProgress, num_clients: int) -> str:

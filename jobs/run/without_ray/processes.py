@@ -20,7 +20,7 @@ Worker: TypeAlias = Callable[[Any], Any]
 
 
 KILLED = "a process was killed, perhaps for want of memory: give fewer --processes"
-"""What became of a piece of work whose process was killed."""
+"""Message for a piece of work whose process was killed."""
 
 _HERE: dict[str, Worker] = {}  # one entry, in worker processes only: an initialiser returns nothing
 
@@ -34,7 +34,7 @@ def _begin(make_worker: Callable[..., Worker], arguments: tuple[Any, ...]) -> No
 
 
 def _end_with_parent() -> None:
-    """A killed table takes its processes along; else they would go on with what nobody writes down."""
+    """End this process when its parent has ended; nobody would read its results."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -82,8 +82,8 @@ def finish_pieces(
 
     Args:
         pieces: of work.
-        processes: as in `open_processes`, as are the others.
-        make_worker: makes the worker of a process.
+        processes: their number.
+        make_worker: makes the worker of a process, in the process.
         arguments: of `make_worker`.
 
     Yields:

@@ -1,4 +1,4 @@
-"""A clock that measures the wall-clock seconds of each part of a round."""
+"""A stopwatch for the wall-clock seconds of each part of a round."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from time import perf_counter
 ROUND_PARTS = ("train", "server", "learn", "evaluate", "personal")
 
 
-class Clock:
-    """Measures the seconds of each part of a round, from the moment the clock is created.
+class Stopwatch:
+    """Measures the seconds of each part of a round, from the moment the stopwatch is created.
 
     A part may be ended several times; its seconds add up.
     """
