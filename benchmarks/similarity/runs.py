@@ -26,7 +26,7 @@ from fedsim.models.net import Params
 from fedsim.techniques.generator_training import LabelSource, init_generator
 from jobs.grid.journal import round_metrics
 from jobs.grid.one_run import find_code_version
-from jobs.run.json_lines import read_lines, write_line
+from jobs.json_lines import read_lines, write_line
 from jobs.run.without_ray.processes import open_processes
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec

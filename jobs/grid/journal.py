@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fedsim.learning_tasks.metrics import is_lower_better
-from jobs.run.json_lines import read_lines, write_line
+from jobs.json_lines import read_lines, write_line
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.errors import SettingsError
 from jobs.file_locks import lock_folder
-from jobs.run.json_lines import read_lines, write_line
+from jobs.json_lines import read_lines, write_line
 
 SEARCH, TRIALS, BEST = "search.json", "trials.jsonl", "best.yaml"
 

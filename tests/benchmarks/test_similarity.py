@@ -21,7 +21,7 @@ from benchmarks.similarity.section import render_section
 from fedsim.algorithms import KDIA
 from fedsim.base import tree
 from fedsim.errors import FedsimError
-from jobs.run.json_lines import write_line
+from jobs.json_lines import write_line
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.run.json_lines import read_lines, write_line
+from jobs.json_lines import read_lines, write_line
 
 
 def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
