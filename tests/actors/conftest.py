@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.actor_group import ActorGroup
-from actors.resources import Placement
+from tests.open_actors import open_actors
 
 
 @pytest.fixture(scope="package", params=[2, pytest.param(5, marks=pytest.mark.weekly)])
@@ -16,6 +16,5 @@ def actor_group(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[A
 
     For this package alone: other tests in the same Ray ask for all of its room.
     """
-    actor_group = ActorGroup(Placement(request.param, 0.5, 0))
-    yield actor_group
-    actor_group.close()
+    with open_actors(request.param) as actor_group:
+        yield actor_group

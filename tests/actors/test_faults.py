@@ -23,7 +23,6 @@ from actors import ray_pool as ray_pool_module
 from actors.actor_errors import make_death_error
 from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
 from fedsim.engine.faults import Chaos, Faults
@@ -33,6 +32,7 @@ from fedsim.errors import CohortFailed, FedsimError, NodeLost, ObjectLost, OutOf
 from tests.fedsim.engine.test_faults import RETRY, SKIP, Fragile, Moody
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
+from tests.open_actors import open_actors
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -49,9 +49,8 @@ def same(a: list[RoundResult], b: list[RoundResult]) -> None:
 @pytest.fixture(scope="module")
 def pair(ray_cluster: None) -> Iterator[ActorGroup]:
     """Two actors, which these tests kill and the actor_group replaces."""
-    actor_group = ActorGroup(Placement(2, 0.5, 0))
-    yield actor_group
-    actor_group.close()
+    with open_actors(2) as actor_group:
+        yield actor_group
 
 
 POLICIES: list[tuple[Algorithm, Faults]] = [
@@ -100,12 +99,9 @@ def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: ActorGroup) -
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_thirty_rounds_of_chaos_give_the_thirty_digests_of_none(workers: int) -> None:
     population, faults = federation(rounds=30, cohort_size=4), Faults(chaos=Chaos(kill_actor=0.2))
-    actor_group = ActorGroup(Placement(workers, 0.5, 0))
-    try:
+    with open_actors(workers) as actor_group:
         pool = RayPool(Everything(), population, actor_group, faults=faults)
         results = list(simulate(Everything(), population, pool))
-    finally:
-        actor_group.close()
     same(results, serial(Everything(), population, Faults()))
     assert actor_group.restarts >= 10
 

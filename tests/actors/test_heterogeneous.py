@@ -14,9 +14,7 @@ import pytest
 import ray
 import torch
 
-from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
@@ -26,6 +24,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.models.net import Net
 from tests.fedsim.federations import federation, gaussian_dataset, public_examples
+from tests.open_actors import open_actors
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -104,8 +103,7 @@ def weights_left(_actor: Any, shapes: set[tuple[int, ...]]) -> int:
 @pytest.mark.slow
 def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_client_states(tmp_path: Path) -> None:
     population, algorithm = twenty(), Counted(folder=tmp_path, clusters=2)
-    actor_group = ActorGroup(Placement(2, 0.5, 0.0))
-    try:
+    with open_actors(2) as actor_group:
         pool = RayPool(algorithm, population, actor_group)
         results = list(simulate(algorithm, population, pool, evaluate_every=2))
         memories = pool.client_states()
@@ -119,8 +117,6 @@ def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_client_s
             )
         )
         hoarded = [ray.get(actor.__ray_call__.remote(weights_left, shapes)) for actor in actor_group.actors]
-    finally:
-        actor_group.close()
     said = defaultdict[int, list[str]](list)
     for file in tmp_path.iterdir():
         said[int(file.name)] = file.read_text().splitlines()

@@ -12,7 +12,6 @@ import pytest
 
 from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
@@ -21,6 +20,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate, simulate_with_progress
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
+from tests.open_actors import open_actors
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -48,9 +48,8 @@ class Deadly(TunedKeeper):
 @pytest.fixture(scope="module")
 def actor_group(ray_cluster: None) -> Iterator[ActorGroup]:
     """Two actors."""
-    made = ActorGroup(Placement(2, 0.5, 0.0))
-    yield made
-    made.close()
+    with open_actors(2) as actor_group:
+        yield actor_group
 
 
 def compare(ours: RoundResult, theirs: RoundResult) -> None:

@@ -13,7 +13,6 @@ from ray.experimental import get_local_object_locations
 from actors.actor_group import LEAST_STORED_BYTES, ActorGroup
 from actors.call_sizes import SPAN_MEMORY_BYTES, max_blocks_per_span
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining
@@ -23,13 +22,13 @@ from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
+from tests.open_actors import open_actors
 
 
 @pytest.fixture(scope="module")
 def actor_group(ray_cluster: None) -> Iterator[ActorGroup]:
-    actor_group = ActorGroup(Placement(2, 0.5, 0))
-    yield actor_group
-    actor_group.close()
+    with open_actors(2) as actor_group:
+        yield actor_group
 
 
 def crowd(cohort_size: int) -> Population:

@@ -33,6 +33,7 @@ from fedsim.models.net import Params
 from tests.fedsim.federations import federation, with_settings
 from tests.fedsim.methods import quick
 from tests.fedsim.stacks import check_closed, deep
+from tests.open_actors import open_actors
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -114,12 +115,9 @@ def test_an_actor_that_dies_in_a_stack_changes_nothing() -> None:
         Faults(max_retries=9, chaos=Chaos(kill_actor=0.3)),
     )
     expected = list(simulate(Scaffold(), population, StackedPool(Scaffold(), population, 3)))
-    actor_group = ActorGroup(Placement(2, 0.5, 0))
-    try:
+    with open_actors(2) as actor_group:
         pool = RayPool(Scaffold(), population, actor_group, faults=faults, stack=3)
         found = list(simulate(Scaffold(), population, pool))
-    finally:
-        actor_group.close()
     assert sum(r.engine["restarts"] for r in found) > 0
     assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
 

@@ -87,10 +87,7 @@ def test_every_variable_is_one_that_is_read(compose: Any) -> None:
     for name in ("api", "ray"):
         given = compose["services"][name]["environment"]
         assert set(given) <= known
-        words = {
-            key: str(value).replace("${POSTGRES_PASSWORD:?set it in .env}", "x")
-            for key, value in given.items()
-        }
+        words = {key: str(value).replace(PASSWORD, "x") for key, value in given.items()}
         settings = Settings.from_env(words)
         assert settings.database_url == "postgresql+psycopg://fedsim:x@database/fedsim"
         assert str(settings.home) == "/var/lib/fedsim"

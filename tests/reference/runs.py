@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsim.core import Algorithm, LocalTraining, RunSettings
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -40,3 +41,27 @@ def last_metrics(experiment: Experiment) -> dict[str, float]:
     """The metrics of the last round."""
     (*_, last) = rounds(experiment)
     return dict(last.metrics)
+
+
+def personal_metrics(
+    algorithm: Algorithm, *, clients: int, rounds: int, epochs: int, limit: int, public: float = 0.0
+) -> dict[str, float]:
+    """The last metrics of LeNet-5 on Fashion-MNIST, dealt out by Dirichlet(0.1), ten clients a round."""
+    return last_metrics(
+        Experiment(
+            algorithm=algorithm,
+            settings=RunSettings(
+                seed=1,
+                rounds=rounds,
+                cohort_size=10,
+                local=LocalTraining(epochs=epochs, batch_size=10, lr=0.05),
+            ),
+            num_clients=clients,
+            dataset=("fashion_mnist", {}),
+            partition=("dirichlet", {"beta": 0.1, "min_size": 10}),
+            models=(("lenet5", {}),),
+            tests="matched",
+            limit=limit,
+            public=public,
+        )
+    )

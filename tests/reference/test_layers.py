@@ -16,9 +16,8 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedBABU, LayerSchedule
-from fedsim.core import Algorithm, LocalTraining, RunSettings
-from fedsim.engine.experiment import Experiment
-from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
+from fedsim.core import Algorithm
+from tests.reference.runs import NEEDS_FASHION_MNIST, personal_metrics
 
 pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
@@ -36,19 +35,7 @@ def scores() -> dict[str, dict[str, float]]:
     """The last record's metrics of every method."""
     found = {}
     for name, algorithm in METHODS.items():
-        experiment = Experiment(
-            algorithm=algorithm,
-            settings=RunSettings(
-                seed=1, rounds=12, cohort_size=10, local=LocalTraining(epochs=1, batch_size=10, lr=0.05)
-            ),
-            num_clients=20,
-            dataset=("fashion_mnist", {}),
-            partition=("dirichlet", {"beta": 0.1, "min_size": 10}),
-            models=(("lenet5", {}),),
-            tests="matched",
-            limit=2000,
-        )
-        found[name] = last_metrics(experiment)
+        found[name] = personal_metrics(algorithm, clients=20, rounds=12, epochs=1, limit=2000)
         worst = found[name]["personal_accuracy_worst10"]
         print(f"    {name:10} {found[name]['personal_accuracy']:.3f}  {worst:.3f}")
     return found

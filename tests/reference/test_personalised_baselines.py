@@ -17,9 +17,8 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import CD2PFed, FedAD, FedALA, FedAvg, FedDF, FedKD, KTpFL, PerFedAvg, PFedMe
-from fedsim.core import Algorithm, LocalTraining, RunSettings
-from fedsim.engine.experiment import Experiment
-from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
+from fedsim.core import Algorithm
+from tests.reference.runs import NEEDS_FASHION_MNIST, personal_metrics
 
 pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
@@ -41,20 +40,7 @@ def scores() -> dict[str, dict[str, float]]:
     """The last record's metrics of every method."""
     found = {}
     for name, algorithm in METHODS.items():
-        experiment = Experiment(
-            algorithm=algorithm,
-            settings=RunSettings(
-                seed=1, rounds=5, cohort_size=10, local=LocalTraining(epochs=2, batch_size=10, lr=0.05)
-            ),
-            num_clients=10,
-            dataset=("fashion_mnist", {}),
-            partition=("dirichlet", {"beta": 0.1, "min_size": 10}),
-            models=(("lenet5", {}),),
-            tests="matched",
-            limit=800,
-            public=0.1,
-        )
-        found[name] = last_metrics(experiment)
+        found[name] = personal_metrics(algorithm, clients=10, rounds=5, epochs=2, limit=800, public=0.1)
         own, everybody = found[name]["personal_accuracy"], found[name].get("global_accuracy")
         print(f"    {name:10} {own:.3f}  {'' if everybody is None else f'{everybody:.3f}'}")
     return found

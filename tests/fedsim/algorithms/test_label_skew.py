@@ -17,7 +17,6 @@ from fedsim.engine.pools import SerialPool
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, SIZES, Hand, Model, features, small
 from tests.fedsim.linear_models import run
 
-Logits = Callable[[Tensor, Tensor], Tensor]
 """The local loss of (counts of the client's classes, logits)."""
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.algorithms import FedAD, FedKD, KTpFL
 from fedsim.core import Algorithm, ClientTask, Context
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -18,6 +16,7 @@ from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 from tests.fedsim.linear_models import linear, mixed
+from tests.open_actors import open_actors
 
 ONE_SHOT: dict[str, Any] = {"local_rounds": 1, "server_epochs": 1}
 METHODS: dict[str, tuple[type[Any], dict[str, Any]]] = {
@@ -93,13 +92,10 @@ def test_a_stacked_pool_scores_both_stages(name: str) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_score_both_stages(workers: int) -> None:
     population = mixed(rounds=2)
-    actor_group = ActorGroup(Placement(workers, 0.5, 0))
-    try:
+    with open_actors(workers) as actor_group:
         for kind, how in METHODS.values():
             algorithm = kind(scored_after="public", **how)
             found = scores(algorithm, population, RayPool(algorithm, population, actor_group))
             expected = scores(algorithm, population)
             assert [result.metrics for result in found] == [result.metrics for result in expected]
             assert [result.traffic for result in found] == [result.traffic for result in expected]
-    finally:
-        actor_group.close()

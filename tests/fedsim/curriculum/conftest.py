@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from actors.actor_group import ActorGroup
-from actors.resources import Placement
+from tests.open_actors import open_actors
 
 
 @pytest.fixture(scope="package")
 def actor_group(ray_cluster: None) -> Iterator[ActorGroup]:
-    actor_group = ActorGroup(Placement(2, 0.5, 0))
-    yield actor_group
-    actor_group.close()
+    with open_actors(2) as actor_group:
+        yield actor_group

@@ -23,8 +23,6 @@ from fedsim.data.federation import take_validation
 from fedsim.data.places import DataRoots
 from fedsim.errors import SpecError
 
-LABELS = np.arange(12) % 3
-
 
 def dataset(examples: int = 12) -> Dataset:
     part = Examples(np.zeros((examples, 2), np.float32), np.arange(examples) % 3)
