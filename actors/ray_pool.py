@@ -86,7 +86,8 @@ class RayPool:
         stack: StackSetting = 1,
         graphs: bool = False,
     ) -> None:
-        self.actor_group, self.faults, shared = actor_group, faults, ray.put(population)
+        self.algorithm, self.actor_group, self.faults = algorithm, actor_group, faults
+        shared = ray.put(population)
         self.population: Population = ray.get(shared)
         self.actor_infos = actor_group.set_up_actors(ray.put(algorithm), shared, faults, graphs)
         self.stack_size = choose_stack_size(stack, self.population, self.actor_infos[0]["device"])
@@ -97,10 +98,9 @@ class RayPool:
         self._restarts = actor_group.restarts
         self._seconds_per_step = inf  # seconds of a local step in the last round
 
-    def begin_training(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], ReducedUpdates]:
+    def begin_training(self, ctx: Context, state: Any, cohort: Sequence[int]) -> Callable[[], ReducedUpdates]:
         """Begin one round of these clients; see `ClientPool`."""
+        algorithm = self.algorithm
         broadcasts = make_broadcasts(algorithm, ctx, state)
         instructions = make_instructions(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
@@ -116,7 +116,7 @@ class RayPool:
             sums = SpanSums(algorithm)
             calls = [
                 ActorCall(
-                    self._make_train_call(algorithm, ctx, *part, sent, written),
+                    self._make_train_call(ctx, *part, sent, written),
                     take=lambda result: sums.take(result.to_tensors()),
                 )
                 for part in cuts
@@ -181,7 +181,6 @@ class RayPool:
 
     def _make_train_call(
         self,
-        algorithm: Algorithm,
         ctx: Context,
         start: int,
         blocks: Sequence[Block],
@@ -191,8 +190,8 @@ class RayPool:
         clients, stack_size = _flatten_blocks(blocks), self.stack_size
         mine = {client: written[client] for client in clients if client in written}
         limits = {client: ctx.limits[client] for client in clients if client in ctx.limits}
-        client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
-        returns = 1 + len(clients) * algorithm.stateful
+        client_states = self._list_client_states(clients)
+        returns = 1 + len(client_states)
 
         def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train_span if returns == 1 else actor.train_span.options(num_returns=returns)
@@ -202,11 +201,13 @@ class RayPool:
 
         return submit
 
-    def measure_losses(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
-    ) -> Survey:
+    def _list_client_states(self, clients: Sequence[int]) -> list[Any]:
+        """Return a state for each client, None for one without a state; [] if no client keeps one."""
+        return [self._client_states.get(client) for client in clients] if self.algorithm.stateful else []
+
+    def measure_losses(self, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
-        models = select_survey_models(algorithm, ctx, state)
+        models = select_survey_models(self.algorithm, ctx, state)
         sent = ray.put(tree.to_numpy(models))
         size = count_clients_per_call(len(clients), len(self.actor_group.actors))
 
@@ -217,13 +218,14 @@ class RayPool:
         calls = [ActorCall(make_call(some)) for some in portions]
         self._calls.add(calls)
         losses = self._calls.wait_for_results(calls)
-        return Survey(np.concatenate(losses), count_survey_traffic(algorithm, ctx, state, models, clients))
+        traffic = count_survey_traffic(self.algorithm, ctx, state, models, clients)
+        return Survey(np.concatenate(losses), traffic)
 
     def begin_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any, shards: Iterable[int] | None = None
+        self, ctx: Context, state: Any, shards: Iterable[int] | None = None
     ) -> Callable[[], Mapping[str, Score]]:
         """Begin to score every deployed model on these shards of the test set, by default on all of them."""
-        models = ray.put(tree.to_numpy(list_deployed_models(algorithm, ctx, state)))
+        models = ray.put(tree.to_numpy(list_deployed_models(self.algorithm, ctx, state)))
 
         def make_call(shard: int) -> Submit:
             return lambda actor, _: [actor.score_shard.remote(ctx.round, models, shard)]
@@ -234,10 +236,10 @@ class RayPool:
         return lambda: sum_scores(self._calls.wait_for_results(calls))
 
     def begin_personal_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+        self, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
-        asked = select_tested_clients(self.population, clients)
+        algorithm, asked = self.algorithm, select_tested_clients(self.population, clients)
         broadcasts = make_personal_broadcasts(algorithm, ctx, state)
         sent = ray.put(tree.to_numpy(broadcasts))
         work = [personal_evaluation_work(algorithm, self.population, ctx, client) for client in asked.clients]
@@ -248,7 +250,7 @@ class RayPool:
                 work, len(self.actor_group.actors), most if algorithm.stateful else None
             )
         ]
-        calls = [ActorCall(self._make_personal_call(algorithm, ctx, state, mine, sent)) for mine in portions]
+        calls = [ActorCall(self._make_personal_call(ctx, state, mine, sent)) for mine in portions]
         self._calls.add(calls)
         return self._collect_personal_scores(calls, portions, asked.untested)
 
@@ -259,14 +261,12 @@ class RayPool:
             yield sum(len(mine) for mine, call in zip(portions, calls, strict=True) if call.ended)
         return join_scores([call.value for call in calls], untested)
 
-    def _make_personal_call(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int], sent: Any
-    ) -> Submit:
-        client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
+    def _make_personal_call(self, ctx: Context, state: Any, clients: Sequence[int], sent: Any) -> Submit:
+        client_states = self._list_client_states(clients)
 
         def submit(actor: Any, _: int) -> list[Any]:
             # Packed when the call is sent, so that this process never holds the messages of all clients.
-            mine = pack_client_messages(make_personal_instructions(algorithm, ctx, state, clients))
+            mine = pack_client_messages(make_personal_instructions(self.algorithm, ctx, state, clients))
             return [actor.evaluate_personal_models.remote(ctx.round, clients, sent, mine, *client_states)]
 
         return submit

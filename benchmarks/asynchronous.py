@@ -32,7 +32,7 @@ from fedsim.clients.population import Population
 from fedsim.clock.asynchronous import FedBuff
 from fedsim.clock.devices import Devices
 from fedsim.clock.fleets import Phones
-from fedsim.core import Algorithm, Context, LocalTraining, ReducedUpdates, RunSettings, Traffic
+from fedsim.core import Context, LocalTraining, ReducedUpdates, RunSettings, Traffic
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -43,9 +43,7 @@ ENGINE = {"pool": "none", "width": 1, "actors": 0, "restarts": 0}
 class IdlePool(SerialPool):
     """Gives back the model that the clients received, in place of their training."""
 
-    def begin_training(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], ReducedUpdates]:
+    def begin_training(self, ctx: Context, state: Any, cohort: Sequence[int]) -> Callable[[], ReducedUpdates]:
         """Return a function that returns the updates."""
         ones = (1,) * len(cohort)
         mean = tree.map(lambda value: value.double(), state.params)

@@ -65,7 +65,7 @@ class PersonalEvaluator:
     def scores(self, clients: Any = None) -> tuple[PersonalScores, float]:
         """The scores of these clients, by default of all, and the seconds that they took."""
         began, ctx = perf_counter(), self.population.context(0)
-        found = run_to_end(self.pool.begin_personal_evaluation(self.algorithm, ctx, self.state, clients))
+        found = run_to_end(self.pool.begin_personal_evaluation(ctx, self.state, clients))
         return found, perf_counter() - began
 
 

@@ -157,7 +157,7 @@ class Case:
         return clock() - began
 
     def _round(self, clients: Sequence[int]) -> None:
-        self.pool.begin_training(self.algorithm, self.ctx, self.state, clients)()
+        self.pool.begin_training(self.ctx, self.state, clients)()
         if self.device == "cuda":
             torch.cuda.synchronize()
 

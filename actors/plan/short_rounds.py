@@ -123,7 +123,7 @@ class ShortRounds:
         """Run a round's training with this number of local steps; return the updates and the seconds."""
         self.set_steps(steps)
         ctx, began = self.pool.population.context(number), perf_counter()
-        finish_round = self.pool.begin_training(self.algorithm, ctx, self.latest_state, cohort)
+        finish_round = self.pool.begin_training(ctx, self.latest_state, cohort)
         return finish_round(), perf_counter() - began
 
     def set_steps(self, steps: int | None = None) -> None:
@@ -189,7 +189,7 @@ class ShortRounds:
     def time_survey(self, seconds: float) -> float:
         """Time the client survey before a round."""
         ctx, size = self.population.context(0), self.population.partition.size
-        measure = partial(self.pool.measure_losses, self.algorithm, ctx, self.first_state)
+        measure = partial(self.pool.measure_losses, ctx, self.first_state)
         return time_part(measure, self._select_surveyed_clients(0), size, self.workers, seconds)[0]
 
     def time_server(self, seconds: float) -> dict[str, float]:
@@ -216,7 +216,7 @@ class ShortRounds:
         ctx, shards = self.population.context(0), range(count_shards(self.population))
 
         def evaluate(some: Clients) -> Any:
-            return self.pool.begin_evaluation(self.algorithm, ctx, self.first_state, some)()
+            return self.pool.begin_evaluation(ctx, self.first_state, some)()
 
         return time_part(evaluate, shards, lambda shard: 1, self.workers, seconds)[0]
 
@@ -226,7 +226,7 @@ class ShortRounds:
         clients = select_tested_clients(self.population, None).clients
 
         def evaluate(some: Clients) -> float:
-            work = self.pool.begin_personal_evaluation(self.algorithm, ctx, self.first_state, some)
+            work = self.pool.begin_personal_evaluation(ctx, self.first_state, some)
             return run_to_end(work).bytes_down / len(some)
 
         work = partial(personal_evaluation_work, self.algorithm, self.population, ctx)

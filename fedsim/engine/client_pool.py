@@ -15,13 +15,14 @@ PersonalEvaluation: TypeAlias = Generator[int, None, PersonalScores]
 class ClientPool(Protocol):
     """Runs clients in this process (`SerialPool`, `StackedPool`) or in Ray actors (`RayPool`)."""
 
-    def begin_training(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], ReducedUpdates]:
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm for which the pool was made; its clients run no other."""
+
+    def begin_training(self, ctx: Context, state: Any, cohort: Sequence[int]) -> Callable[[], ReducedUpdates]:
         """Start one round of training.
 
         Args:
-            algorithm: the algorithm whose `train_client` runs.
             ctx: the round's context.
             state: the server state at the start of the round.
             cohort: the numbers of the clients to train.
@@ -31,21 +32,16 @@ class ClientPool(Protocol):
             states change when it is called, not before.
         """
 
-    def measure_losses(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
-    ) -> Survey:
+    def measure_losses(self, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """Measure the mean loss of the first deployed model on each client's training examples.
 
         Args:
-            algorithm: the algorithm whose deployed model is measured.
             ctx: the round's context.
             state: the server state.
             clients: the clients of the survey.
         """
 
-    def begin_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any
-    ) -> Callable[[], Mapping[str, Score]]:
+    def begin_evaluation(self, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Start the evaluation of every deployed model on the whole test set (and the validation set).
 
         Returns:
@@ -53,7 +49,7 @@ class ClientPool(Protocol):
         """
 
     def begin_personal_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+        self, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
         """Start the evaluation of each client's personal model on its own test examples.
 
@@ -61,7 +57,6 @@ class ClientPool(Protocol):
         clients that fail. Clients without test examples are counted, but not evaluated.
 
         Args:
-            algorithm: the algorithm that makes the personal models.
             ctx: the context of the round that just ended.
             state: the server state after this round.
             clients: the clients to evaluate; by default all.

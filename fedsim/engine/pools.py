@@ -72,25 +72,17 @@ class SerialPool:
         self._client_states: dict[int, Tree] = {}
         self._states_digest = ClientStatesDigest()
 
-    def begin_training(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], ReducedUpdates]:
-        """Return a function that trains the cohort when it is called; see `ClientPool`.
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the pool; see `ClientPool`."""
+        return self.worker.algorithm
 
-        Raises:
-            ValueError: the pool's clients run another algorithm.
-        """
-        if algorithm is not self.worker.algorithm and algorithm != self.worker.algorithm:
-            own = type(self.worker.algorithm).__name__
-            raise ValueError(
-                f"the pool was made for {own}, and is to run {type(algorithm).__name__}, "
-                "or the same with other hyper-parameters; make a pool with this algorithm"
-            )
-        return partial(self._run_round, algorithm, ctx, state, cohort)
+    def begin_training(self, ctx: Context, state: Any, cohort: Sequence[int]) -> Callable[[], ReducedUpdates]:
+        """Return a function that trains the cohort when it is called; see `ClientPool`."""
+        return partial(self._run_round, ctx, state, cohort)
 
-    def _run_round(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> ReducedUpdates:
+    def _run_round(self, ctx: Context, state: Any, cohort: Sequence[int]) -> ReducedUpdates:
+        algorithm = self.algorithm
         broadcasts = make_broadcasts(algorithm, ctx, state)
         instructions = make_instructions(algorithm, ctx, state, cohort)
         self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
@@ -150,38 +142,30 @@ class SerialPool:
         """Return the trees that are `held` for these clients, on the device of the clients."""
         return {client: self._to_client_device(held[client]) for client in clients if client in held}
 
-    def measure_losses(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
-    ) -> Survey:
+    def measure_losses(self, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
-        models = select_survey_models(algorithm, ctx, state)
+        models = select_survey_models(self.algorithm, ctx, state)
         losses = self.worker.measure_losses(ctx.round, self._to_client_device(models), clients)
-        return Survey(losses, count_survey_traffic(algorithm, ctx, state, models, clients))
+        return Survey(losses, count_survey_traffic(self.algorithm, ctx, state, models, clients))
 
-    def begin_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any
-    ) -> Callable[[], Mapping[str, Score]]:
+    def begin_evaluation(self, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Return a function that evaluates every deployed model when it is called; see `ClientPool`."""
-        models = self._to_client_device(list_deployed_models(algorithm, ctx, state))
+        models = self._to_client_device(list_deployed_models(self.algorithm, ctx, state))
         shards = range(count_shards(self.population))
         return lambda: sum_scores(self.worker.score_shard(ctx.round, models, shard) for shard in shards)
 
     def begin_personal_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+        self, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
         """Evaluate each client's personal model on its own test examples, one by one; see `ClientPool`."""
-        return self._run_personal_evaluation(
-            algorithm, ctx, state, select_tested_clients(self.population, clients)
-        )
+        return self._run_personal_evaluation(ctx, state, select_tested_clients(self.population, clients))
 
-    def _run_personal_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any, asked: TestedClients
-    ) -> PersonalEvaluation:
-        broadcasts = self._to_client_device(make_personal_broadcasts(algorithm, ctx, state))
+    def _run_personal_evaluation(self, ctx: Context, state: Any, asked: TestedClients) -> PersonalEvaluation:
+        broadcasts = self._to_client_device(make_personal_broadcasts(self.algorithm, ctx, state))
         parts = list[PersonalScores]()
         for client in asked.clients:
             instruction = self._select_on_device(
-                make_personal_instructions(algorithm, ctx, state, [client]), [client]
+                make_personal_instructions(self.algorithm, ctx, state, [client]), [client]
             )
             client_state = self._select_on_device(self._client_states, [client])
             parts.append(

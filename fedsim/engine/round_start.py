@@ -102,7 +102,7 @@ class SynchronousRounds:
             _check_cohort(ctx, asked)
         plan = timing.plan_round(ctx, state, asked)
         training_ctx = replace(ctx, limits=plan.limits) if plan.limits else ctx
-        wait = self.pool.begin_training(algorithm, training_ctx, state, plan.cohort)
+        wait = self.pool.begin_training(training_ctx, state, plan.cohort)
         failed = f"all {len(plan.cohort)} clients of round {number + 1} failed"
         return StartedRound(
             ctx=training_ctx,
@@ -156,7 +156,7 @@ def _run_survey(
     surveying = capability(algorithm, ClientSurvey)
     if surveying is None or not len(clients):
         return state, Traffic()
-    survey = pool.measure_losses(algorithm, ctx, state, clients)
+    survey = pool.measure_losses(ctx, state, clients)
     with attribute_server_errors(algorithm, "apply_survey"):
         return surveying.apply_survey(ctx, state, survey.losses), survey.traffic
 

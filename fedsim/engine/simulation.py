@@ -141,6 +141,7 @@ def simulate_with_progress(
 ) -> Iterator[RoundEvent]:
     """Run `simulate`, and also yield the progress of server training and of personal evaluation."""
     last = population.settings.rounds if rounds is None else rounds
+    _check_pool(algorithm, pool)
     _check_examples(population)
     state, census_traffic = _make_first_state(algorithm, population, pool, resume)
     server_training = capability(algorithm, ServerTraining)
@@ -228,6 +229,16 @@ def _make_first_state(
     for client_states in resume.client_states:
         pool.restore_client_states(client_states)
     return resume.state, Traffic()
+
+
+def _check_pool(algorithm: Algorithm, pool: ClientPool) -> None:
+    """Raise ValueError if the clients of the pool run another algorithm."""
+    if algorithm is not pool.algorithm and algorithm != pool.algorithm:
+        own = type(pool.algorithm).__name__
+        raise ValueError(
+            f"the pool was made for {own}, and is to run {type(algorithm).__name__}, "
+            "or the same with other hyper-parameters; make a pool with this algorithm"
+        )
 
 
 def _check_examples(population: Population) -> None:

@@ -277,7 +277,7 @@ def _count_payloads(
     """Train the client for one step, and count the bytes of its payloads as a record counts them."""
     settings = population.settings
     short = replace(population, settings=replace(settings, local=replace(settings.local, steps=1)))
-    reduced = SerialPool(algorithm, short).begin_training(algorithm, short.context(0), state, [client])()
+    reduced = SerialPool(algorithm, short).begin_training(short.context(0), state, [client])()
     both, uploads = reduced.traffic.by_payload, algorithm.uploads.keys()
     return tuple(
         InspectedPayload(

@@ -295,3 +295,9 @@ def test_workers_train_adapters_beside_the_same_frozen_weights(actor_group: Acto
     pytest.importorskip("peft")
     population = federation(rounds=2, lora={"r": 2, "target_modules": ["head"]})
     agrees_with_serial(FedAvg(), population, RayPool(FedAvg(), population, actor_group))
+
+
+def test_a_pool_runs_the_algorithm_for_which_it_was_made(actor_group: ActorGroup) -> None:
+    population = federation(rounds=1)
+    with pytest.raises(ValueError, match="the pool was made for FedAvg, and is to run FedPer"):
+        list(simulate(FedPer(), population, RayPool(FedAvg(), population, actor_group)))

@@ -21,7 +21,7 @@ from fedsim.algorithms.averaging.scaffold import Scaffold
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.checkpoints.experiment_run import CheckpointPolicy
 from fedsim.clients.population import Population
-from fedsim.core import Batch, ClientTask, Context, LocalTraining, RunSettings
+from fedsim.core import Algorithm, Batch, ClientTask, Context, LocalTraining, RunSettings
 from fedsim.core.optimizers import AdamW
 from fedsim.core.schedules import CosineSchedule
 from fedsim.engine.experiment import Experiment
@@ -150,12 +150,11 @@ def test_a_run_goes_on_at_the_stack_size_that_it_had(actor_group: ActorGroup, tm
     population = federation(cohort_size=8, rounds=3)
     expected = [r.digest for r in simulate(Scaffold(), population, StackedPool(Scaffold(), population, 2))]
     keeping = CheckpointPolicy(str(tmp_path), every=1)
-    process = CoordinatorProcess(described(population), Placement(1, 1, 0), checkpoint_policy=keeping)
     first, kept = with_settings(population, rounds=1), Checkpoints(str(tmp_path))
     pool = RayPool(Large(), population, actor_group, stack=4)
-    list(process._run_rounds(first, pool, kept, None))
+    list(coordinator(Large(), population, keeping)._run_rounds(first, pool, kept, None))
     pool = RayPool(Scaffold(), population, actor_group, stack=4)
-    going_on = process._run_rounds(
+    going_on = coordinator(Scaffold(), population, keeping)._run_rounds(
         population, pool, kept, kept.load(lambda: make_initial_state(Scaffold(), population))
     )
     assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
@@ -178,8 +177,8 @@ def test_rounds_that_run_again_have_the_stack_size_that_they_had(
     widths = {result.round: result.engine["width"] for result in before}
     assert widths == {1: 4, 2: 4, 3: 2, 4: 2}
     keeping = CheckpointPolicy(str(tmp_path), every=10, stack_sizes=widths)
-    process = CoordinatorProcess(described(population), Placement(1, 1, 0), checkpoint_policy=keeping)
-    again = process._run_rounds(population, RayPool(Scaffold(), population, actor_group, stack=4), None, None)
+    pool = RayPool(Scaffold(), population, actor_group, stack=4)
+    again = coordinator(Scaffold(), population, keeping)._run_rounds(population, pool, None, None)
     assert [r.digest for r in again if isinstance(r, RoundResult)] == [r.digest for r in before]
 
 
@@ -188,7 +187,7 @@ def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(
 ) -> None:
     population = federation(cohort_size=8, rounds=3)
     rounds = ShortRounds(Large(), RayPool(Large(), population, actor_group, stack=4))
-    probe, trained = Probe(described(population), rounds), list[tuple[list[int], int]]()
+    probe, trained = Probe(described(Large(), population), rounds), list[tuple[list[int], int]]()
     train = rounds.train
     monkeypatch.setattr(rounds, "train", lambda *args: trained.append(args) or train(*args))
     probe.check_first_clients()
@@ -198,10 +197,14 @@ def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(
     assert (rounds.pool.stack_size, probe.stack) == (2, 4)
 
 
-def described(population: Population) -> Experiment:
+def coordinator(algorithm: Algorithm, population: Population, policy: CheckpointPolicy) -> CoordinatorProcess:
+    return CoordinatorProcess(described(algorithm, population), Placement(1, 1, 0), checkpoint_policy=policy)
+
+
+def described(algorithm: Algorithm, population: Population) -> Experiment:
     """An experiment of as many rounds; the rest of it is not asked for."""
     return Experiment(
-        algorithm=Large(),
+        algorithm=algorithm,
         settings=RunSettings(rounds=population.settings.rounds, cohort_size=8),
         num_clients=10,
         dataset=("", {}),

@@ -164,7 +164,7 @@ class AsynchronousRounds:
             version: self._versions[version].make_group(sorted(clients))
             for version, clients in sorted(members.items())
         }
-        waits = [self.pool.begin_training(self.algorithm, *group) for group in groups.values()]
+        waits = [self.pool.begin_training(*group) for group in groups.values()]
         order = tuple(flight.client for flight in ended.arrived)
         wasted, joules = self._count_vanished(ended.vanished)
         ctx = replace(newest.ctx, clock=self._queue.now)

@@ -97,11 +97,11 @@ class RoundEvaluation:
         if not self.is_due:
             return
         if not had_begun:
-            self._deployed = self._pool.begin_evaluation(algorithm, ctx, self._state)
+            self._deployed = self._pool.begin_evaluation(ctx, self._state)
         if self.personal is None and is_personal_evaluation_due(
             self._policy, algorithm, self._population, ctx, is_last
         ):
-            self._personal = self._pool.begin_personal_evaluation(algorithm, ctx, self._state)
+            self._personal = self._pool.begin_personal_evaluation(ctx, self._state)
 
     def wait(self, stopwatch: Stopwatch) -> Generator[PersonalEvaluationProgress, None, None]:
         """Wait for the started parts, and yield the progress of the personal evaluation."""

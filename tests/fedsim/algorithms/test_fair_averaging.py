@@ -67,7 +67,7 @@ def test_a_client_of_weight_0_counts_for_nothing_also_if_it_diverged() -> None:
             return update._replace(upload={**update.upload, "params": lost}) if task.client == 2 else update
 
     pool = SerialPool(Diverging(), population)
-    reduced = pool.begin_training(Diverging(), ctx, state, range(3))()
+    reduced = pool.begin_training(ctx, state, range(3))()
     assert reduced.weights[2] == 0
     assert all(value.isfinite().all() for value in method.aggregate(ctx, state, reduced).params.values())
 

@@ -36,9 +36,7 @@ CPU = torch.device("cpu")
 
 def one_round(method: FedCL, population: Population, round: int, state: Any) -> ReducedUpdates:
     """What the cohort 1, 5, 9 sends in a round."""
-    return SerialPool(method, population).begin_training(
-        method, population.context(round), state, [1, 5, 9]
-    )()
+    return SerialPool(method, population).begin_training(population.context(round), state, [1, 5, 9])()
 
 
 def test_without_its_extras_it_is_fedavg_bit_for_bit() -> None:

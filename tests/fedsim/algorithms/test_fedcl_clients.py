@@ -90,7 +90,7 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
     state, pool = method.init_server_state(ctx), SerialPool(method, population)
     task = pool.worker.loader.make_task(method, ctx, 9, method.broadcast(ctx, state), {}, None)
     assert [len(batch.y) for batch in task.examples.batches()] == [16, 16, 6]
-    reduced = pool.begin_training(method, ctx, state, [4, 9])()
+    reduced = pool.begin_training(ctx, state, [4, 9])()
     trained = pool.client_states()
     for client, sent in zip((4, 9), reduced["difficulty"], strict=True):
         model = trained[client]["model"] if scored_by == "trained" else state.params
@@ -106,7 +106,7 @@ def test_what_goes_up_has_one_shape_whatever_a_client_holds_and_tells_of_no_exam
     ctx = population.context(0)
     state = method.init_server_state(ctx)
     pool = SerialPool(method, population)
-    reduced = pool.begin_training(method, ctx, state, range(5))()
+    reduced = pool.begin_training(ctx, state, range(5))()
     for labels, sent in zip(reduced["labels"], reduced["difficulty"], strict=True):
         assert {key: (tuple(v.shape), v.dtype) for key, v in sent.items()} == {
             "mixture": ((4, 3), torch.float32)

@@ -126,7 +126,7 @@ def test_a_round_is_the_hand_written_one(stage: int) -> None:
         generator = {**begun.generator, "params": made}
         state = replace(begun, scores=scores - trial, stage=stage, generator=generator)
         ctx = population.context(4)
-        reduced = pool.begin_training(method, ctx, state, [0, 2, 3])()
+        reduced = pool.begin_training(ctx, state, [0, 2, 3])()
         for client, sent, head in zip([0, 2, 3], reduced["scores"], reduced["heads"], strict=True):
             broadcast = method.broadcast(ctx, state)
             task = pool.worker.loader.make_task(method, ctx, client, broadcast, {}, None)
@@ -158,7 +158,7 @@ def test_a_stage_ends_when_most_places_have_reached_its_goal() -> None:
     def after(state: Any, round: int, reached: list[bool]) -> Any:
         pool = SerialPool(method, population)
         at: Context = population.context(round)
-        reduced = pool.begin_training(method, at, state, [0, 1, 2])()
+        reduced = pool.begin_training(at, state, [0, 1, 2])()
         for entry, flag in zip(reduced["scores"], reached, strict=True):
             entry["reached"] = torch.tensor(flag)
         return method.aggregate(at, state, reduced)
@@ -174,7 +174,7 @@ def test_the_generators_loss_is_the_sum_of_mean_shares_times_losses() -> None:
     method, population = FedCLCode(**LIGHT), linear()
     ctx = population.context(0)
     state = method.init_server_state(ctx)
-    reduced = SerialPool(method, population).begin_training(method, ctx, state, [0, 2, 3])()
+    reduced = SerialPool(method, population).begin_training(ctx, state, [0, 2, 3])()
     made, wanted = torch.randn(6, 12), torch.tensor([0, 1, 2, 3, 0, 1])
     counts = np.stack([entry["counts"].numpy() for entry in reduced["labels"]]).astype(float)
     shares = counts / np.maximum(counts.sum(0), 1)

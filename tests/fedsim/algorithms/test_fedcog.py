@@ -73,10 +73,10 @@ def test_fedcog_goes_on_from_client_states_out_of_a_checkpoint_as_from_those_out
     method = FedCOG(start_round=1, samples=8, descent=2)
     pool, again = SerialPool(method, population), SerialPool(method, population)
     ctx, state = population.context(0), method.init_server_state(population.context(0))
-    state = method.aggregate(ctx, state, pool.begin_training(method, ctx, state, [0, 1])())
+    state = method.aggregate(ctx, state, pool.begin_training(ctx, state, [0, 1])())
     again.restore_client_states(unpack(pack(dict(pool.client_states()))))
     ctx = population.context(1)
-    found, expected = (each.begin_training(method, ctx, state, [0, 1])() for each in (again, pool))
+    found, expected = (each.begin_training(ctx, state, [0, 1])() for each in (again, pool))
     assert found.memory_digest == expected.memory_digest
 
 

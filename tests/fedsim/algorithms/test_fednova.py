@@ -42,7 +42,7 @@ def test_clients_with_less_work_by_a_deadline_are_normalised_too() -> None:
     method, w = FedNova(), replay.start(population)
     ctx = replace(population.context(0), limits={2: 1, 3: 1})
     state = method.init_server_state(ctx)
-    reduced = SerialPool(method, population).begin_training(method, ctx, state, range(4))()
+    reduced = SerialPool(method, population).begin_training(ctx, state, range(4))()
     params = method.aggregate(ctx, state, reduced).params
     came = [replay.Client(short if client in ctx.limits else population, 0, client) for client in range(4)]
     effort = np.mean([client.reach for client in came])

@@ -120,7 +120,7 @@ def test_the_steps_are_those_of_torch(name: str) -> None:
             "exp_avg_sq": torch.full_like(weight, tau**2),
         }
     for number, result in enumerate(run(method, population), start=1):
-        mean = pool.begin_training(FedAvg(), population.context(number - 1), state, range(10))()
+        mean = pool.begin_training(population.context(number - 1), state, range(10))()
         weight.grad = state.params[key].double() - mean["params"][key]
         if name == "adam":
             correction = (1 - beta2**number) ** 0.5

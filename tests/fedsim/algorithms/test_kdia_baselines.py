@@ -62,7 +62,7 @@ def test_fedavgm_is_its_recursion(form: str) -> None:
     state = method.init_server_state(population.context(0))
     for number, result in enumerate(results):
         ctx = population.context(number)
-        mean = pool.begin_training(FedAvg(), ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
+        mean = pool.begin_training(ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
         held = state.params["fc1.0.weight"].double().numpy()
         velocity = 0.7 * velocity + (1.0 if form == "heavy_ball" else 0.3) * (held - mean)
         state = result.state

@@ -141,7 +141,7 @@ def test_a_survey_sends_what_clients_do_not_have(algorithm: FedAvg, floats: list
     for outer in (algorithm, ClientCurriculum(base=algorithm)):
         pool, state = SerialPool(outer, population), make_initial_state(outer, population)
         for number, expected in enumerate(floats):
-            survey = pool.measure_losses(outer, population.context(number), state, [0, 1])
+            survey = pool.measure_losses(population.context(number), state, [0, 1])
             assert (survey.traffic.down, survey.traffic.up) == (2 * 4 * expected, 2 * 4)
             assert np.isfinite(survey.losses).all()
 

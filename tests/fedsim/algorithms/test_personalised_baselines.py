@@ -74,7 +74,7 @@ def test_per_fedavg_counts_the_passes_that_it_makes(
     ctx = population.context(0)
     state = make_initial_state(algorithm, population)
     cost = CostMeter(algorithm, population).training_cost(ctx, state, [0])
-    SerialPool(algorithm, population).begin_training(algorithm, ctx, state, [0])()
+    SerialPool(algorithm, population).begin_training(ctx, state, [0])()
     assert gone_through == [8] * passes
     each = example_flops(net, net.parameters, torch.zeros(population.dataset.input_shape))
     assert cost == Cost(updates=moves * net.count_parameters(), flops=8 * passes * each)

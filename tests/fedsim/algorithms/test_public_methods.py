@@ -240,7 +240,7 @@ def test_whoever_says_what_is_no_number_is_left_out() -> None:
     population = linear(cohort_size=4, rounds=2)
     algorithm = KTpFL(public_size=6)
     ctx, state = population.context(0), algorithm.init_server_state(population.context(0))
-    reduced = SerialPool(algorithm, population).begin_training(algorithm, ctx, state, [0, 2, 4, 6])()
+    reduced = SerialPool(algorithm, population).begin_training(ctx, state, [0, 2, 4, 6])()
     said = list(reduced["said"])
     without = replace(reduced, clients=(0, 2, 6), payloads={"said": [said[0], said[1], said[3]]})
     said[2]["probabilities"][3] = torch.nan

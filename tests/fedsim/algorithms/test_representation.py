@@ -66,7 +66,7 @@ def test_what_travels_and_what_stays(name: str) -> None:
     shared, first = set(make(population).shared), population.nets[0].init(population.settings.seed)
     pool = SerialPool(algorithm, population)
     ctx, state = population.context(0), make_initial_state(algorithm, population)
-    reduced = pool.begin_training(algorithm, ctx, state, [0, 4])()
+    reduced = pool.begin_training(ctx, state, [0, 4])()
     assert set(reduced["params"]) == set(algorithm.broadcast(ctx, state)["params"]) == shared
     floats = sum(first[key].numel() for key in shared)
     assert reduced.traffic.down == reduced.traffic.up == 2 * 4 * floats

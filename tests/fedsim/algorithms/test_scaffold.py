@@ -86,7 +86,7 @@ def test_a_client_without_examples_keeps_its_control_and_has_no_say() -> None:
     pool.restore_client_states({0: kept})
     for _ in simulate(algorithm, population, pool):
         assert all(torch.equal(v, torch.ones_like(v)) for v in pool.client_states()[0]["control"].values())
-    reduced = pool.begin_training(algorithm, population.context(0), first, [0, 1, 2])()
+    reduced = pool.begin_training(population.context(0), first, [0, 1, 2])()
     assert reduced.weights == (0.0, 1.0, 1.0)
 
 

@@ -243,7 +243,7 @@ def test_an_upload_is_as_large_as_without_examples(name: str) -> None:
     state = next(simulate(algorithm, population, pool)).state
     ctx = population.context(1)
     sizes = MessageMeter(algorithm, population).measure(ctx, state, [1, 4, 6])
-    reduced = pool.begin_training(algorithm, ctx, state, [1, 4, 6])()
+    reduced = pool.begin_training(ctx, state, [1, 4, 6])()
     assert [sum(each.values()) for each in sizes.down.values()] == [down for down, _ in reduced.client_bytes]
     if name not in VARYING:
         assert list(sizes.up.values()) == [up for _, up in reduced.client_bytes]

@@ -50,7 +50,7 @@ def scored(algorithm: FedAvg, population: Population, rounds: int = 0, **faults:
     for result in simulate(algorithm, population, pool, rounds=rounds):
         state = result.state
     ctx = population.context(max(0, rounds - 1))
-    return run_out(pool.begin_personal_evaluation(algorithm, ctx, state))[0]
+    return run_out(pool.begin_personal_evaluation(ctx, state))[0]
 
 
 def by_hand(population: Population, client: int, params: Params) -> tuple[int, float]:
@@ -69,7 +69,7 @@ def test_the_personal_model_of_fedavg_is_the_global_one() -> None:
     population = parted("merged")
     pool = SerialPool(FedAvg(), population)
     (*_, last) = simulate(FedAvg(), population, pool)
-    scores, told = run_out(pool.begin_personal_evaluation(FedAvg(), population.context(1), last.state))
+    scores, told = run_out(pool.begin_personal_evaluation(population.context(1), last.state))
     assert told == [1, 2, 3, 4, 5, 6]
     assert scores.before_correct is None
     assert scores.tests.sum() == len(population.dataset.test)
@@ -98,7 +98,7 @@ def test_every_client_is_scored_for_itself() -> None:
     population, algorithm = parted(), Tuned()
     everybody = scored(algorithm, population)
     pool, state = SerialPool(algorithm, population), make_initial_state(algorithm, population)
-    some, _ = run_out(pool.begin_personal_evaluation(algorithm, population.context(0), state, [4, 1]))
+    some, _ = run_out(pool.begin_personal_evaluation(population.context(0), state, [4, 1]))
     assert some.clients.tolist() == [1, 4]
     assert some.correct.tolist() == everybody.correct[[1, 4]].tolist()
     assert some.loss.tolist() == everybody.loss[[1, 4]].tolist()
@@ -110,7 +110,7 @@ def test_client_states_are_read_and_left_alone() -> None:
     pool = SerialPool(algorithm, population)
     (*_, last) = simulate(algorithm, population, pool, rounds=1)
     before = {client: tree.map(torch.clone, memory) for client, memory in pool.client_states().items()}
-    scores, _ = run_out(pool.begin_personal_evaluation(algorithm, population.context(0), last.state))
+    scores, _ = run_out(pool.begin_personal_evaluation(population.context(0), last.state))
     assert set(pool.client_states()) == set(before) == set(last.cohort)
     for client, memory in pool.client_states().items():
         assert all(torch.equal(memory[key], before[client][key]) for key in memory)
@@ -126,7 +126,7 @@ def test_asking_changes_no_round() -> None:
     pool = SerialPool(algorithm, population)
     marks = []
     for result in simulate(algorithm, population, pool):
-        run_out(pool.begin_personal_evaluation(algorithm, population.context(result.round - 1), result.state))
+        run_out(pool.begin_personal_evaluation(population.context(result.round - 1), result.state))
         marks.append(result.digest)
     quiet = [result.digest for result in simulate(algorithm, population, SerialPool(algorithm, population))]
     assert marks == quiet

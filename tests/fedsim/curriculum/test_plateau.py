@@ -67,7 +67,7 @@ def test_the_next_round_trains_at_the_lower_rate() -> None:
     pool = SerialPool(FedAvg(), half)
     ctx, algorithm = half.context(2), FedAvg()
     cohort = list(third.cohort)
-    reduced = pool.begin_training(algorithm, ctx, second.state.base, cohort)()
+    reduced = pool.begin_training(ctx, second.state.base, cohort)()
     assert digest(algorithm.aggregate(ctx, second.state.base, reduced)) == digest(third.state.base)
 
 
@@ -112,7 +112,7 @@ def test_the_factor_after_these_losses(losses: list[float], best: float, factor:
     algorithm = watched(schedule=PlateauSchedule(factor=0.5, patience=1, threshold=0.01))
     ctx, pool = population.context(0), SerialPool(algorithm, population)
     state = make_initial_state(algorithm, population)
-    reduced = pool.begin_training(algorithm, ctx, state, [0, 1])()
+    reduced = pool.begin_training(ctx, state, [0, 1])()
     for loss in losses:
         state = algorithm.aggregate(ctx, state, replace(reduced, metrics={"train_loss": loss}))
     assert (state.best, state.factor) == (best, factor)

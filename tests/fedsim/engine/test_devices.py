@@ -85,11 +85,11 @@ def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -
     pool.restore_client_states({1: algorithm.init_client_state(ctx, algorithm.broadcast(ctx, state))})
     with FakeTensorMode(allow_non_fake_inputs=True):
         asked = [
-            pool.begin_training(algorithm, ctx, state, [0, 1]),
-            pool.begin_training(algorithm, ctx, state, [1]),
-            lambda: list(pool.begin_personal_evaluation(algorithm, ctx, state, [1])),
-            lambda: pool.measure_losses(algorithm, ctx, state, [1]),
-            pool.begin_evaluation(algorithm, ctx, state),
+            pool.begin_training(ctx, state, [0, 1]),
+            pool.begin_training(ctx, state, [1]),
+            lambda: list(pool.begin_personal_evaluation(ctx, state, [1])),
+            lambda: pool.measure_losses(ctx, state, [1]),
+            pool.begin_evaluation(ctx, state),
         ]
         for work in asked:
             with pytest.raises(FedsimError, match="_local_scalar_dense"):

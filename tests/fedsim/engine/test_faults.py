@@ -299,7 +299,7 @@ def test_a_client_state_stays_as_it_was_when_its_client_fails() -> None:
     pool = SerialPool(algorithm, population, faults=SKIP)
     (first,) = simulate(algorithm, population, pool, rounds=1)
     before = pool.client_states()[4]
-    reduced = pool.begin_training(algorithm, population.context(1), first.state, [3, 4])()
+    reduced = pool.begin_training(population.context(1), first.state, [3, 4])()
     assert reduced.failed == (4,)
     assert pool.client_states()[4] is before
     assert pool.client_states()[3]["visits"] == 2
@@ -466,7 +466,7 @@ def test_a_survey_has_the_same_policy() -> None:
 
     def losses(failures: int, faults: Faults) -> list[float]:
         pool = SerialPool(Blind(failures=failures), population, faults=faults)
-        return pool.measure_losses(Moody(), ctx, state, range(4)).losses.tolist()
+        return pool.measure_losses(ctx, state, range(4)).losses.tolist()
 
     expected = losses(0, Faults())
     assert losses(2, RETRY) == expected
@@ -503,7 +503,7 @@ def test_records_of_stateful_methods_have_the_digest_of_all_client_states() -> N
         assert result.record()["memory_digest"] == result.memory_digest
     other = SerialPool(Everything(), population)
     other.restore_client_states(pool.client_states())
-    args = (Everything(), population.context(2), result.state, [1, 2])
+    args = (population.context(2), result.state, [1, 2])
     assert other.begin_training(*args)().memory_digest == pool.begin_training(*args)().memory_digest
     assert all(result.memory_digest is None for result in run(FedAvg(), population, Faults()))
 

@@ -163,9 +163,9 @@ def test_no_client_of_a_next_round_starts_before_the_scores_are_known() -> None:
     population, started = federation(rounds=5), list[int]()
 
     class Watched(SerialPool):
-        def begin_training(self, algorithm: Any, ctx: Any, state: Any, cohort: Any) -> Any:
+        def begin_training(self, ctx: Any, state: Any, cohort: Any) -> Any:
             started.append(ctx.round + 1)
-            return super().begin_training(algorithm, ctx, state, cohort)
+            return super().begin_training(ctx, state, cohort)
 
     pool = Watched(FedAvg(), population)
     stop = StopProgress(StopRule(metric="global_accuracy", target=0.0))

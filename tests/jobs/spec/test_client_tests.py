@@ -113,7 +113,7 @@ def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
     population, algorithm = experiment.load_population(), experiment.algorithm
     state = make_initial_state(algorithm, population)
     pool = SerialPool(algorithm, population)
-    scores = run_to_end(pool.begin_personal_evaluation(algorithm, population.context(0), state))
+    scores = run_to_end(pool.begin_personal_evaluation(population.context(0), state))
     sizes = [sum(value.numel() * 4 for value in net.init(0).values()) for net in population.nets]
     assert scores.bytes_down == sum(sizes[client % 2] for client in scores.clients.tolist())
 
