@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Progress, ReducedUpdates
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Progress, ReducedUpdates, Reduction
 from fedsim.core.capabilities import (
     BatchPacing,
     ClientInstructions,
@@ -108,6 +108,32 @@ class Wrapper(
         for name in ATTRIBUTES:
             if hasattr(self.base, name):
                 object.__setattr__(self, name, getattr(self.base, name))
+
+    def add_upload(self, name: str, reduction: Reduction, *, free: bool = False) -> None:
+        """Add a payload to the uploads of the base; for `__post_init__` of a subclass.
+
+        Args:
+            name: of the payload.
+            reduction: what the server gets of it.
+            free: whether no network would carry it, so that it costs no bytes.
+
+        Raises:
+            FedsimError: if the base sends a payload of this name.
+        """
+        self.check_names(self.base.uploads, (name,))
+        object.__setattr__(self, "uploads", {**self.uploads, name: reduction})
+        if free:
+            object.__setattr__(self, "free_uploads", frozenset({*self.free_uploads, name}))
+
+    def check_names(self, payloads: Iterable[str], own: Iterable[str]) -> None:
+        """Check that none of the base's payloads has the name of one of the wrapper's own.
+
+        Raises:
+            FedsimError: if one has; one payload would replace the other without a word.
+        """
+        for name in {*payloads} & {*own}:
+            message = f"{type(self.base).__name__} has a payload {name!r}, and so has {type(self).__name__}"
+            raise FedsimError(message, "give the algorithm's payload another name")
 
     def provides(self, kind: type) -> bool:
         """Whether the wrapper adds this capability, or its base has it."""
@@ -206,6 +232,16 @@ class StatefulWrapper(Wrapper):
         if self.own_payloads and isinstance(value, ClientTask):
             return value._replace(broadcast=tree.drop(value.broadcast, self.own_payloads))
         return value.base if isinstance(value, WrapperState) else value
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The base algorithm's payloads.
+
+        Raises:
+            FedsimError: if one of them has the name of a payload of the wrapper.
+        """
+        sent: Mapping[str, Tree] = super().broadcast(ctx, state)
+        self.check_names(sent, self.own_payloads)
+        return sent
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """The bytes of a payload of the wrapper, or the base algorithm's count for its own payloads."""

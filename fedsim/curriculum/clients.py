@@ -119,7 +119,7 @@ class ClientCurriculum(StatefulWrapper):
             name = type(self.base).__name__
             raise ValueError(f"{name} chooses its clients itself; remove the client curriculum")
         if self._uploads_losses:
-            object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
+            self.add_upload("survey", Reduction.GATHER)
 
     def provides(self, kind: type) -> bool:
         """Whether the curriculum has this capability; a survey belongs to its scores."""

@@ -80,7 +80,7 @@ class PhaseCurriculum(PhaseSettings, StatefulWrapper):
         if any(capability(self.base, kind) is not None for kind in (CohortSelection, ClientSurvey)):
             raise ValueError(f"{type(self.base).__name__} chooses its clients itself; remove the phases")
         object.__setattr__(self, "levels", tuple(self.levels))
-        object.__setattr__(self, "uploads", {**self.base.uploads, PAYLOAD: Reduction.GATHER})
+        self.add_upload(PAYLOAD, Reduction.GATHER)
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the phases divide the run's rounds, or the base depends on their number."""

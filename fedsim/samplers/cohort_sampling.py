@@ -74,7 +74,7 @@ class CohortSampling(StatefulWrapper):
             name = type(self.base).__name__
             raise ValueError(f"{name} has no global model to ask clients about; take another sampler")
         if self.sampler.score is not None:
-            object.__setattr__(self, "uploads", {**self.base.uploads, SCORE: Reduction.GATHER})
+            self.add_upload(SCORE, Reduction.GATHER)
 
     def provides(self, kind: type) -> bool:
         """Whether the wrapper has this capability; only some samplers ask clients before a round."""

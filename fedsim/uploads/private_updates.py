@@ -145,12 +145,12 @@ class PrivateUpdates(StatefulWrapper):
         if self.shuffled:
             if self.kind != "local":
                 raise ValueError(f"{self.kind} privacy needs no shuffler; leave shuffled out")
-            object.__setattr__(self, "uploads", {**self.base.uploads, ENVELOPE: Reduction.SUM})
+            self.add_upload(ENVELOPE, Reduction.SUM)
         if self.adaptive is None:
             return
         if self.kind != "central":
             raise ValueError(f"the clipping bound of {self.kind} privacy is fixed; leave adaptive out")
-        object.__setattr__(self, "uploads", {**self.base.uploads, BELOW: Reduction.SUM})
+        self.add_upload(BELOW, Reduction.SUM)
 
     def provides(self, kind: type) -> bool:
         """Whether the wrapper has this capability; noise of the server determines the cohorts."""

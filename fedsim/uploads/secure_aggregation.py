@@ -95,7 +95,7 @@ class SecureAggregation(StatefulWrapper):
         super().__post_init__()
         if reason := explain_single_reads(unwrap(self.base)):
             raise ValueError(f"{type(unwrap(self.base)).__name__} needs more than sums: {reason}")
-        object.__setattr__(self, "uploads", {**self.base.uploads, PROTOCOL: Reduction.SUM})
+        self.add_upload(PROTOCOL, Reduction.SUM)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, before any round."""

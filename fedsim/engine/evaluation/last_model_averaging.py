@@ -77,8 +77,7 @@ class LastModelAveraging(StatefulWrapper):
         super().__post_init__()
         if not self.base.deploys_models:
             raise ValueError(f"{type(self.base).__name__} deploys no model; score personal models instead")
-        object.__setattr__(self, "uploads", {**self.base.uploads, PAYLOAD: Reduction.SUM})
-        object.__setattr__(self, "free_uploads", frozenset({*self.base.free_uploads, PAYLOAD}))
+        self.add_upload(PAYLOAD, Reduction.SUM, free=True)
         object.__setattr__(self, "stateful", True)
 
     def base_value(self, value: Any) -> Any:

@@ -49,8 +49,7 @@ class UpdateDissimilarity(StatefulWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "uploads", {**self.base.uploads, CHANGE: Reduction.MEAN})
-        object.__setattr__(self, "free_uploads", frozenset({*self.base.free_uploads, CHANGE}))
+        self.add_upload(CHANGE, Reduction.MEAN, free=True)
 
     def init_server_state(self, ctx: Context) -> Any:
         """The base algorithm's state, without a value."""

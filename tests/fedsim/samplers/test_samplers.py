@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from fedsim.algorithms import FedAvg, FedCL, FedPer, FedProx, Scaffold
 from fedsim.base import rng
 from fedsim.base.digest import digest
+from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm
+from fedsim.core import Algorithm, Context, Reduction
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.errors import FedsimError
 from fedsim.samplers import SAMPLERS, CohortSampling, Sampler
 from fedsim.samplers.oort import Oort, score_clients
 from fedsim.samplers.sampler import ClientScores
@@ -257,3 +260,27 @@ def test_stacks_select_the_same_clients(sampler: Sampler) -> None:
     assert [r.cohort for r in found] == [r.cohort for r in expected]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.state.scores.numpy(), other.state.scores.numpy(), rtol=1e-4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendsScores(FedAvg):
+    """FedAvg with a payload that has the name of the sampler's own."""
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        return {**super().broadcast(ctx, state), "score": {}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadsScores(FedAvg):
+    """FedAvg with an upload that has the name of the sampler's own."""
+
+    uploads: ClassVar = {**FedAvg.uploads, "score": Reduction.GATHER}
+
+
+def test_a_payload_with_the_samplers_name_is_refused() -> None:
+    """One payload would replace the other without a word."""
+    message = "Scores has a payload 'score', and so has CohortSampling"
+    with pytest.raises(FedsimError, match=message):
+        sampled(Oort(), UploadsScores())
+    with pytest.raises(FedsimError, match=message):
+        run(sampled(Oort(), SendsScores()), federation(cohort_size=4))
