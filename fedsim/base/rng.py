@@ -6,6 +6,7 @@ whatever was drawn before. Therefore another worker can repeat the work of a los
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,3 +58,18 @@ def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(address)
         yield
+
+
+@contextmanager
+def construction_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
+    """`torch_stream` for code that makes a model: it also seeds NumPy's and Python's default generators."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    address = torch_seed(seed, purpose, *numbers)
+    np.random.seed(address % 2**32)
+    random.seed(address)
+    try:
+        with torch_stream(seed, purpose, *numbers):
+            yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -213,7 +213,7 @@ class Net:
             head = self._modules[self.block_names[-1]][0]
 
         def build_and_probe() -> ProbeFacts:
-            with rng.torch_stream(0, "probe"):
+            with rng.construction_stream(0, "probe"):
                 return probe_module(guard_batch_norm(_materialise(self.build(), inputs)), inputs, head)
 
         try:
@@ -281,7 +281,7 @@ class Net:
             number: number of the architecture in the experiment. Each architecture has its own random stream;
                 otherwise architectures with the same first layers would get the same weights there.
         """
-        with rng.torch_stream(seed, "init", *([number] if number else [])):
+        with rng.construction_stream(seed, "init", *([number] if number else [])):
             module = _materialise(self.build(), self.inputs)
         return {
             key: tree.wrap_array(self.initial[key]).to(value.dtype, copy=True)
@@ -427,16 +427,19 @@ def _build_structure(build: Callable[[], nn.Module], inputs: InputForm | None) -
 
     Such tensors are the same in every process: they are made from one seed.
     """
-    with rng.torch_stream(0, "constants"):
+    with rng.construction_stream(0, "constants"):
         try:
             with torch.device("meta"):
                 module = build()
         except NotImplementedError:  # its constructor reads a tensor, such as that of torchvision's regnet
-            return _materialise(build(), inputs)
-        real = any(isinstance(each, LazyModuleMixin) for each in module.modules())
-        if real or list_constants(module) or holds_loose_tensors(module):
-            module = _materialise(build(), inputs)
-    return module
+            is_real = True
+        else:
+            is_lazy = any(isinstance(each, LazyModuleMixin) for each in module.modules())
+            is_real = is_lazy or bool(list_constants(module)) or holds_loose_tensors(module)
+    if not is_real:
+        return module
+    with rng.construction_stream(0, "constants"):  # anew: the first build may have drawn numbers
+        return _materialise(build(), inputs)
 
 
 def _materialise(module: nn.Module, inputs: InputForm | None) -> nn.Module:

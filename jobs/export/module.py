@@ -71,7 +71,7 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
     """
     hint = "export the weights alone: --to safetensors"
     try:
-        with rng.torch_stream(0, "constants"):  # random constants are those of the run: see `Net`
+        with rng.construction_stream(0, "constants"):  # random constants are those of the run: see `Net`
             module = make_net(**source.nets[number]).build()
     except (FedsimError, ValueError, TypeError, ImportError) as error:
         name = source.nets[number].get("name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -182,6 +183,29 @@ def test_dropout_in_forward_draws_from_the_clients_stream() -> None:
     torch.manual_seed(123)
     assert digests(population) == first
     assert digests(population, StackedPool, stack_size=3) == first
+
+
+class DrawnByNumpy(nn.Module):
+    """Its weights and a constant come from NumPy and `random`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(np.random.randn(12, 4), dtype=torch.float32))
+        scale = np.random.rand(12) * random.random()
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale) @ self.weight
+
+
+def test_numpys_numbers_in_a_constructor_come_from_the_seeds() -> None:
+    nets = [Net(DrawnByNumpy, "own", inputs=VECTORS) for _ in range(2)]
+    assert torch.equal(nets[0].module.scale, nets[1].module.scale)
+    with rng.construction_stream(0, "constants"):
+        assert torch.equal(nets[0].module.scale, DrawnByNumpy().scale)
+    first, again, other = nets[0].init(1), nets[1].init(1), nets[0].init(2)
+    assert torch.equal(first["weight"], again["weight"])
+    assert not torch.equal(first["weight"], other["weight"])
 
 
 def test_a_net_travels_without_another_probe(monkeypatch: pytest.MonkeyPatch) -> None:
