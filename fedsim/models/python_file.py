@@ -16,8 +16,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
+from fedsim.base import rng
 from fedsim.base.parameters import make_spec_error
 from fedsim.base.python_source import read_source
 
@@ -78,7 +80,9 @@ def _find_name(path: str, source: str) -> Callable[..., nn.Module]:
         entry = (len(source), None, source.splitlines(keepends=True), file)
         linecache.cache |= {file: entry, os.path.abspath(file): entry}
         try:
-            exec(compile(source, file, "exec"), module.__dict__)
+            # Tensors at the top of the file are real, and random ones the same in every process.
+            with rng.construction_stream(0, "model file"), torch.device("cpu"):
+                exec(compile(source, file, "exec"), module.__dict__)
         except Exception as error:
             del sys.modules[key]
             hint = "one file has to hold the model; it may import installed packages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,36 @@ def folder(tmp_path: Path) -> Path:
 
 def net(name: str, **params: Any) -> Any:
     return make_net("python", input_shape=(1, 8, 8), num_classes=10, path=f"mine.py:{name}", **params)
+
+
+WITH_TENSORS = """
+import torch
+from torch import nn
+
+SHIFT = torch.rand(64)
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.fc = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.fc(x.flatten(1) - SHIFT)
+"""
+
+
+def test_a_tensor_at_the_top_of_a_file_is_real_and_the_same_in_every_process() -> None:
+    shifts = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]):
+            torch.seed()
+            net = make_net(
+                "python", input_shape=(1, 8, 8), num_classes=10, path="mine.py:Net", source=WITH_TENSORS
+            )
+        assert net(net.init(0), torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+        shifts.append(sys.modules.pop(type(net.module).__module__).SHIFT)
+    assert torch.equal(*shifts)
 
 
 def test_a_class_or_a_function_of_a_file_is_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
