@@ -27,6 +27,7 @@ from torch.func import functional_call
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsim.base import rng, tree
+from fedsim.errors import FedsimError
 from fedsim.models.block_names import BlockPatterns, find_block_modules, read_class_blocks, resolve_blocks
 from fedsim.models.compiled import Step, compile_module, is_chain
 from fedsim.models.initial_weights import Arrays, InitialWeights, fit_weights
@@ -431,7 +432,9 @@ def _build_structure(build: Callable[[], nn.Module], inputs: InputForm | None) -
         try:
             with torch.device("meta"):
                 module = build()
-        except NotImplementedError:  # its constructor reads a tensor, such as that of torchvision's regnet
+        except FedsimError:  # such as weights that cannot be downloaded
+            raise
+        except Exception:  # its constructor reads a tensor, or has a fault, which the real build raises
             is_real = True
         else:
             is_lazy = any(isinstance(each, LazyModuleMixin) for each in module.modules())

@@ -208,6 +208,23 @@ def test_numpys_numbers_in_a_constructor_come_from_the_seeds() -> None:
     assert not torch.equal(first["weight"], other["weight"])
 
 
+class ReadingTensors(PlainMLP):
+    """Its constructor reads numbers from tensors."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.rates = [float(each) for each in torch.linspace(0, 0.1, 3)] if way == "item" else []
+        if way == "if" and self.fc1.weight.sum() > 0:
+            self.fc1.weight.data.neg_()
+        if way == "numpy":
+            self.table = torch.eye(3).numpy()
+
+
+@pytest.mark.parametrize("way", ["item", "if", "numpy"])
+def test_a_constructor_may_read_tensors(way: str) -> None:
+    assert Net(partial(ReadingTensors, way), "own", inputs=VECTORS).count_parameters() == 140
+
+
 def test_a_net_travels_without_another_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(FunctionalDropout, "own", blocks=["fc1", "fc2"], inputs=VECTORS)
     monkeypatch.setattr("fedsim.models.net.probe_module", None)
