@@ -23,6 +23,11 @@ from fedsim.models.state import Params, list_constants, select_keys
 EXAMPLES = 3
 """Examples in the batch of a probe."""
 
+PASSES_ON = (
+    "which would pass from client to client, or from scores to training; make it a persistent float buffer "
+    "that changes in place and in training only, or remove it"
+)
+
 
 class InputForm(NamedTuple):
     """The form of a model's inputs.
@@ -114,10 +119,11 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
     x = inputs.make_examples()
     with torch.random.fork_rng(devices=[]), skip_breakpoints():
         torch.manual_seed(0)
-        stochastic = _run_watched(module.train(), x, inputs)
+        stochastic, logits = _run_watched(module.train(), x, inputs)
         _check_assigned_buffers(module, buffers)
-        trained = _copy_tensors(module.state_dict())
-        if _run_watched(module.eval(), x, inputs):
+        trained, fixed = (_copy_tensors(each) for each in (module.state_dict(), _list_fixed_tensors(module)))
+        draws_always, scores = _run_watched(module.eval(), x, inputs)
+        if draws_always:
             raise ValueError(
                 "its forward draws random numbers in evaluation mode too, so that scores could not be "
                 "repeated; draw them only `if self.training`"
@@ -126,6 +132,7 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
         _run_watched(module, x[:1], inputs)
         _check_unchanged(constants, _list_fixed_tensors(module), "")
         _check_unchanged(trained, module.state_dict(), " in evaluation mode")
+        _check_repeated(module, before, inputs, logits, fixed, scores)
         head_error = "no blocks are declared" if head is None else _find_head_error(module, head, x)
         unstackable = (
             "its forward draws random numbers client by client"
@@ -136,8 +143,8 @@ def probe_module(module: nn.Module, inputs: InputForm, head: str | None = None) 
     return ProbeFacts(stochastic, unstackable, "" if head_error or head is None else head, head_error)
 
 
-def _run_watched(module: nn.Module, x: Tensor, inputs: InputForm) -> bool:
-    """Run a forward pass, check its output, and return whether torch's generator was used."""
+def _run_watched(module: nn.Module, x: Tensor, inputs: InputForm) -> tuple[bool, Tensor]:
+    """Run a forward pass, check its output, and return whether it drew random numbers, and its logits."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         logits = select_logits(module(x))
@@ -174,7 +181,7 @@ def _run_watched(module: nn.Module, x: Tensor, inputs: InputForm) -> bool:
             "its forward returns numbers without a gradient, so that nothing could train; "
             "leave out `detach()`, `torch.no_grad()` and conversions to NumPy"
         )
-    return not torch.equal(torch_state, torch.get_rng_state())
+    return not torch.equal(torch_state, torch.get_rng_state()), logits.detach().clone()
 
 
 def _check_hidden_modules(module: nn.Module) -> None:
@@ -207,7 +214,7 @@ def _check_assigned_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> 
     """Raise ValueError if the forward pass puts another tensor in the place of a float buffer."""
     keys = select_keys(module)
     for name, value in module.named_buffers():
-        if name in keys and name in before and value is not before[name]:
+        if name in keys and value is not before.get(name):
             raise ValueError(
                 f"its forward assigns the buffer {name}, and the new tensor would be lost; "
                 f"change it in place: self.{name.rpartition('.')[2]}.copy_(...)"
@@ -234,11 +241,49 @@ def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor], 
     for name, value in before.items():
         now = after.get(name, value)
         if now.shape == value.shape and not torch.equal(now.detach(), value):
-            raise ValueError(
-                f"its forward changes {name}{when}, which would pass from client to client, or from scores "
-                "to training; make it a persistent float buffer that changes in place and in training only, "
-                "or remove it"
-            )
+            raise ValueError(f"its forward changes {name}{when}, {PASSES_ON}")
+
+
+def _check_repeated(
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    inputs: InputForm,
+    logits: Tensor,
+    fixed: Mapping[str, Tensor],
+    scores: Tensor,
+) -> None:
+    """Raise ValueError if a pass on other inputs changes what the module does with the first ones.
+
+    This shows changes of numbers, lists and dicts, and tensors that appear or grow in a forward pass.
+
+    Args:
+        module: the module after its first passes.
+        state: its state before them.
+        inputs: the form of its inputs.
+        logits: of the first pass in training mode.
+        fixed: the tensors that are no keys, after that pass.
+        scores: the logits of the first pass in evaluation mode.
+    """
+    others = inputs.make_examples(2 * EXAMPLES)[EXAMPLES:]
+    for x in (others, inputs.make_examples()):
+        module.load_state_dict(state)
+        torch.manual_seed(0)
+        _, again = _run_watched(module.train(), x, inputs)
+    found = _list_fixed_tensors(module)
+    for name, value in fixed.items():
+        if not _are_close(found.get(name, value).detach(), value):
+            raise ValueError(f"its forward changes {name}, {PASSES_ON}")
+    _, repeated_scores = _run_watched(module.eval(), x, inputs)
+    if not (_are_close(again, logits) and _are_close(repeated_scores, scores)):
+        raise ValueError(
+            "its forward returns other logits for the same inputs after a batch of other inputs; it changes "
+            f"an attribute, such as a counter or a list, {PASSES_ON}"
+        )
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree up to rounding: compiled functions may round otherwise in a second call."""
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and torch.allclose(one, other, equal_nan=True)
 
 
 def _find_head_error(module: nn.Module, head: str, x: Tensor) -> str:
@@ -266,6 +311,7 @@ def _find_vmap_error(module: nn.Module, x: Tensor) -> str:
     constants = list_constants(module)
     params = {key: value.detach() for key, value in select_keys(module).items()}
     stack = {key: torch.stack([value, value]).requires_grad_() for key, value in params.items()}
+    alone = {key: value.clone().requires_grad_() for key, value in params.items()}
 
     def call(own: Params) -> Tensor:
         return select_logits(functional_call(module, {**constants, **own}, (x,))).square().mean()
@@ -276,6 +322,7 @@ def _find_vmap_error(module: nn.Module, x: Tensor) -> str:
             warnings.simplefilter("error")  # vmap warns of operations that it runs one by one
             both = vmap(call)(stack)
             slopes = torch.autograd.grad(both.sum(), list(stack.values()), allow_unused=True)
+        value = call(alone)  # fails if the module has kept a tensor of the stack
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return f"torch.func.vmap cannot run its forward: {reason}"
@@ -284,8 +331,6 @@ def _find_vmap_error(module: nn.Module, x: Tensor) -> str:
         for name, weight in named.items():
             parent, _, leaf = name.rpartition(".")
             module.get_submodule(parent).register_parameter(leaf, weight)
-    alone = {key: value.clone().requires_grad_() for key, value in params.items()}
-    value = call(alone)
     single = torch.autograd.grad(value, list(alone.values()), allow_unused=True)
     agree = [torch.allclose(both, value.expand(2), rtol=1e-3, atol=1e-5)]
     agree += [

@@ -337,6 +337,66 @@ class Remembering(nn.Module):
         return self.fc(x - self.mean)
 
 
+class CountingInPython(PlainMLP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.step += self.training
+        return super().forward(x) * min(1.0, self.step / 10 + 0.1)
+
+
+class Growing(nn.Module):
+    """A mean that begins as None, or a bank of features."""
+
+    def __init__(self, seen: Tensor | None) -> None:
+        super().__init__()
+        self.fc, self.seen = nn.Linear(12, 4), seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = 0 if self.seen is None or not len(self.seen) else self.seen.mean(0)
+        if self.training:
+            rows = x.detach()
+            self.seen = rows if self.seen is None else torch.cat([self.seen, rows])
+        return self.fc(x - mean)
+
+
+class Caching(PlainMLP):
+    """Keeps its features, and a table that depends on the size of the batch; neither changes its logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.hidden = torch.zeros(0), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.table) != len(x):
+            self.table = torch.ones(len(x))
+        self.hidden = self.fc1(x)
+        return super().forward(x * self.table[:, None])
+
+
+def test_a_cache_that_changes_no_logits_is_accepted() -> None:
+    assert Net(Caching, "own", inputs=VECTORS).count_parameters() == 140
+
+
+class Keeping(PlainMLP):
+    """Adds to a mean in a dict that its logits do not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means = {"hidden": 0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc1(x)
+        self.means["hidden"] = self.means["hidden"] + hidden.detach().mean()
+        return self.fc2(hidden)
+
+
+def test_a_module_that_keeps_a_tensor_of_a_stack_is_not_stacked() -> None:
+    assert "vmap cannot run its forward" in Net(Keeping, "own", inputs=VECTORS).unstackable
+
+
 class Masked(PlainMLP):
     def __init__(self) -> None:
         super().__init__()
@@ -402,6 +462,9 @@ class Listing(PlainMLP):
         (partial(Remembering, "assigned buffer"), r"assigns the buffer mean, .* self.mean.copy_"),
         (partial(Remembering, "attribute"), "changes mean, which would pass from client to client"),
         (partial(Remembering, "hidden buffer"), "changes mean, which would pass from client to client"),
+        (CountingInPython, "returns other logits for the same inputs .* such as a counter or a list"),
+        (partial(Growing, None), "changes seen, which would pass from client to client"),
+        (partial(Growing, torch.zeros(0, 12)), "changes seen, which would pass from client to client"),
         (partial(Remembering, "buffer in evaluation"), "changes mean in evaluation mode"),
         (Masked, "buffer mask is not finite, .* register it with persistent=False"),
         (TwoInputs, "does not take a batch of numbers of shape .3, 12."),
