@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsim.base import rng, tree
@@ -40,7 +39,9 @@ from fedsim.models.state import (
     holds_loose_tensors,
     list_children,
     list_constants,
+    list_ties,
     move_constants,
+    run_module,
     select_keys,
 )
 
@@ -126,7 +127,7 @@ class Net:
     ) -> None:
         self.build, self.name, self.inputs, self._declared = build, name, inputs, blocks
         module = _run_in_thread(lambda: guard_batch_norm(_build_structure(build, inputs)))
-        self.module, self._constants = module, list_constants(module)
+        self.module, self._constants, self._ties = module, list_constants(module), list_ties(module)
         self.keys = tuple(select_keys(module))
         self.parameters = tuple(key for key, value in module.named_parameters() if value.requires_grad)
         self.statistics = frozenset(self.keys) - frozenset(self.parameters)
@@ -390,7 +391,7 @@ class Net:
         state = {key: params[key] for key in self.keys if key in params}
         state |= move_constants(self._constants, x.device)
         if start is None and stop is None:
-            return select_logits(functional_call(self.module, state, (x,)))
+            return select_logits(run_module(self.module, state, self._ties, x))
         last = self.block_names[-1]
         if self.head_error or {start, stop} - {None} != {last}:
             reason = self.head_error or f"only its head {last!r} can run alone"
@@ -403,11 +404,11 @@ class Net:
                 for key, value in state.items()
                 if key.startswith(f"{path}.")
             }
-            return select_logits(functional_call(head, own, (x,)))
+            return select_logits(run_module(head, own, list_ties(head), x))
         caught = list[Tensor]()
         handle = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
         try:
-            functional_call(self.module, state, (x,))
+            run_module(self.module, state, self._ties, x)
         finally:
             handle.remove()
         return caught[0]

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from fedsim.models.state import Params, list_constants, select_keys
+from fedsim.models.state import Params, list_constants, list_ties, run_module, select_keys
 
 EXAMPLES = 3
 """Examples in the batch of a probe."""
@@ -308,15 +308,14 @@ def _find_head_error(module: nn.Module, head: str, x: Tensor) -> str:
 
 def _find_vmap_error(module: nn.Module, x: Tensor) -> str:
     """Return why `torch.func.vmap` cannot stack two clients of this module; "" if it can."""
-    constants = list_constants(module)
+    constants, ties = list_constants(module), list_ties(module)
     params = {key: value.detach() for key, value in select_keys(module).items()}
     stack = {key: torch.stack([value, value]).requires_grad_() for key, value in params.items()}
     alone = {key: value.clone().requires_grad_() for key, value in params.items()}
 
     def call(own: Params) -> Tensor:
-        return select_logits(functional_call(module, {**constants, **own}, (x,))).square().mean()
+        return select_logits(run_module(module, {**constants, **own}, ties, x)).square().mean()
 
-    named = dict(module.named_parameters(remove_duplicate=False))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # vmap warns of operations that it runs one by one
@@ -326,11 +325,6 @@ def _find_vmap_error(module: nn.Module, x: Tensor) -> str:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return f"torch.func.vmap cannot run its forward: {reason}"
-    finally:
-        # functional_call does not give a submodule with two names its own parameters back.
-        for name, weight in named.items():
-            parent, _, leaf = name.rpartition(".")
-            module.get_submodule(parent).register_parameter(leaf, weight)
     single = torch.autograd.grad(value, list(alone.values()), allow_unused=True)
     agree = [torch.allclose(both, value.expand(2), rtol=1e-3, atol=1e-5)]
     agree += [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 Params: TypeAlias = Mapping[str, Tensor]
 
@@ -60,6 +61,32 @@ def move_constants(constants: dict[str, Tensor], device: torch.device) -> dict[s
 def has_tied_parameters(module: nn.Module) -> bool:
     """Return whether two names of the module mean the same parameter."""
     return len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.named_parameters()))
+
+
+def list_ties(module: nn.Module) -> dict[str, str]:
+    """Return the further places of tied tensors: name -> the first name. A submodule is one place."""
+    first, ties = dict[int, str](), dict[str, str]()
+    for path, part in module.named_modules():  # once, also if a submodule has two names
+        for leaf, value in (*part._parameters.items(), *part._buffers.items()):
+            name = f"{path}.{leaf}".lstrip(".")
+            if value is not None and first.setdefault(id(value), name) != name:
+                ties[name] = first[id(value)]
+    return ties
+
+
+def run_module(module: nn.Module, state: Params, ties: Mapping[str, str], x: Tensor) -> Any:
+    """Run a module with these tensors instead of its own.
+
+    Without `ties`, torch would put a tensor into each name of a submodule, and not take all of them back.
+
+    Args:
+        module: the module.
+        state: tensors under the first of their names.
+        ties: `list_ties` of the module.
+        x: its input.
+    """
+    tied = {name: state[first] for name, first in ties.items() if first in state}
+    return functional_call(module, {**state, **tied}, (x,), tie_weights=False)
 
 
 def holds_loose_tensors(module: nn.Module) -> bool:

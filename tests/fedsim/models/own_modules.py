@@ -98,6 +98,19 @@ class NamedTwice(nn.Module):
         return self.head(self.two(self.norm(self.one(x)).relu()))
 
 
+class SharedHead(nn.Module):
+    """One submodule under two names, whose clients can be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.one = nn.Linear(12, 12), nn.Linear(12, 4)
+        self.two = self.one
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x).relu()
+        return self.one(hidden) + self.two(hidden.flip(1))
+
+
 class OutOfOrder(nn.Module):
     """The children are declared in another order than they run."""
 
@@ -294,7 +307,7 @@ class FunctionalDropout(nn.Module):
 MODULES: list[tuple[type[nn.Module], InputForm]] = [
     *((kind, VECTORS) for kind in (PlainMLP, Residual, DenselyConnected, UsedTwice, OutOfOrder)),
     *((kind, VECTORS) for kind in (RawParameters, Gated, MixtureOfExperts, SecondOutput, NamedOutput)),
-    (NamedTwice, VECTORS),
+    *((kind, VECTORS) for kind in (NamedTwice, SharedHead)),
     *((kind, VECTORS) for kind in (Graph, PlainAttribute, WholeNumbers, Frozen, FunctionalDropout)),
     *((kind, IMAGES) for kind in (UNet, Inception, Normalised, Lazy)),
     *((kind, SERIES) for kind in (Recurrent, Attention)),
