@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -90,13 +92,25 @@ def run_module(module: nn.Module, state: Params, ties: Mapping[str, str], x: Ten
 
 
 def holds_loose_tensors(module: nn.Module) -> bool:
-    """Return whether a submodule holds a tensor as a plain attribute, neither a parameter nor a buffer."""
-    return any(
-        isinstance(value, Tensor)
-        for each in module.modules()
-        for attribute in vars(each).values()
-        for value in (attribute if isinstance(attribute, list | tuple) else (attribute,))
-    )
+    """Return whether a module holds a tensor that is neither a parameter nor a buffer.
+
+    It may be an attribute, or in a list, a dict or an object of an attribute, or in a closure.
+    """
+    own = {id(value) for _, value in _list_tensors(module)}
+    seen, waiting = set[int](), list[Any]([module])
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if id(value) not in own:
+                return True
+        elif isinstance(value, FunctionType):  # not its globals, which are the whole program
+            waiting += [value.__closure__, value.__defaults__, value.__kwdefaults__]
+        elif not isinstance(value, type | ModuleType):
+            waiting += gc.get_referents(value)
+    return False
 
 
 def _list_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

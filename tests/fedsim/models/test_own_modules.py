@@ -225,6 +225,26 @@ def test_a_constructor_may_read_tensors(way: str) -> None:
     assert Net(partial(ReadingTensors, way), "own", inputs=VECTORS).count_parameters() == 140
 
 
+class HoldingTensors(PlainMLP):
+    """Constants that are neither parameters, nor buffers, nor attributes."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        shift = torch.ones(12)
+        self.held: Any = {"dict": {"a": shift}, "nested list": [[shift]], "closure": lambda: shift}[where]
+
+    def forward(self, x: Tensor) -> Tensor:
+        held = self.held
+        shift = held() if callable(held) else held["a"] if isinstance(held, dict) else held[0][0]
+        return super().forward(x + shift)
+
+
+@pytest.mark.parametrize("where", ["dict", "nested list", "closure"])
+def test_tensors_anywhere_in_a_module_are_real(where: str) -> None:
+    net = Net(partial(HoldingTensors, where), "own", inputs=VECTORS)
+    assert net(net.init(0), torch.zeros(3, 12)).shape == (3, 4)
+
+
 def test_a_net_travels_without_another_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(FunctionalDropout, "own", blocks=["fc1", "fc2"], inputs=VECTORS)
     monkeypatch.setattr("fedsim.models.net.probe_module", None)
