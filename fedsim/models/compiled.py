@@ -22,8 +22,7 @@ Step: TypeAlias = Callable[[Params, Tensor], Tensor]
 
 def is_chain(module: nn.Module) -> bool:
     """Return whether the module is the composition of its children: an `nn.Sequential` without hooks."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return type(module).forward is nn.Sequential.forward and not any(hooks)
+    return type(module).forward is nn.Sequential.forward and not _is_patched(module)
 
 
 def compile_module(module: nn.Module, prefix: str) -> list[Step]:
@@ -37,9 +36,14 @@ def compile_module(module: nn.Module, prefix: str) -> list[Step]:
         return _compile_chain(module, prefix)
     make = _LAYERS.get(type(module))
     # The functions of single layers take all weights from `params`, which has no frozen ones.
-    if make is None or module._forward_hooks or module._forward_pre_hooks or list_constants(module):
+    if make is None or _is_patched(module) or list_constants(module):
         return [_compile_any(module, prefix)]
     return [make(module, prefix)]
+
+
+def _is_patched(module: nn.Module) -> bool:
+    """Return whether a module has hooks, or a `forward` of its own beside that of its class."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def _compile_chain(module: nn.Module, prefix: str) -> list[Step]:

@@ -133,6 +133,7 @@ class Net:
         self.statistics = frozenset(self.keys) - frozenset(self.parameters)
         if not self.parameters:
             raise ValueError(f"{name} has no parameters that train")
+        _check_weight_hooks(name, module)
         self.is_chain = is_chain(module) and not has_tied_parameters(module) and blocks is None
         self.blocks = self._find_blocks()
         self.block_names = tuple(self.blocks)
@@ -231,7 +232,7 @@ class Net:
     def _has_known_layers(self) -> bool:
         layers = self.module.modules()
         # An embedding with a largest norm changes its weights in each forward pass.
-        return all(_is_known(type(each)) and getattr(each, "max_norm", None) is None for each in layers)
+        return all(_is_known(each) and getattr(each, "max_norm", None) is None for each in layers)
 
     @property
     def runs_without_values(self) -> bool:
@@ -456,6 +457,17 @@ def _materialise(module: nn.Module, inputs: InputForm | None) -> nn.Module:
     return module
 
 
-def _is_known(kind: type[nn.Module]) -> bool:
-    """Whether the inside of such modules is known: torch's layers and fedsim's own."""
-    return kind.__module__.startswith(("torch.nn.modules.", "fedsim.models."))
+def _is_known(layer: nn.Module) -> bool:
+    """Whether the inside of a layer is known: a layer of torch or fedsim, with the forward of its class."""
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "fedsim.models."))
+    return known and "forward" not in vars(layer)
+
+
+def _check_weight_hooks(name: str, module: nn.Module) -> None:
+    """Raise ValueError if a parameter has a hook: training replaces the parameter by a tensor without it."""
+    for key, weight in module.named_parameters():
+        if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"{name}: its parameter {key} has a hook (register_hook), which would do nothing here; to "
+                "mask its gradient, let forward use `mask * weight + (1 - mask) * weight.detach()`"
+            )

@@ -469,6 +469,12 @@ class Listing(PlainMLP):
         self.more = [nn.Linear(4, 4)]
 
 
+def make_hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(12, 4))
+    module[0].weight.register_hook(lambda slope: slope * 0.1)
+    return module
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -491,6 +497,7 @@ class Listing(PlainMLP):
         (Noisy, "draws random numbers in evaluation mode"),
         (NumpyNoise, "draws from NumPy's generator"),
         (NoParameters, "has no parameters that train"),
+        (make_hooked, "parameter 0.weight has a hook .register_hook., .* let forward use `mask"),
         (WrongWidth, "of shape .3, 3. for 3 examples; wanted: logits of shape .3, 4."),
         (Text, "returns str"),
     ],
@@ -534,6 +541,23 @@ def test_only_torchs_own_pooling_goes_before_an_activation() -> None:
 
     net, x = Net(make, "own", inputs=InputForm((1, 8, 8), 0, (4,))), torch.randn(3, 1, 8, 8)
     module = make()
+    module.load_state_dict(params := net.init(0))
+    assert torch.equal(net(params, x), module(x))
+
+
+def make_patched(part: str) -> nn.Module:
+    """A chain with a `forward` of its own on one layer, on a block, or on the whole."""
+    chain = nn.Sequential(nn.Linear(12, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 4))
+    module = chain.get_submodule(part)
+    plain = module.forward
+    module.forward = lambda x: 2 * plain(x)  # type: ignore[method-assign]
+    return chain
+
+
+@pytest.mark.parametrize("part", ["0", "1", "1.0", ""])
+def test_a_patched_forward_of_a_layer_runs(part: str) -> None:
+    net, x = Net(partial(make_patched, part), "own", inputs=VECTORS), VECTORS.make_examples()
+    module = make_patched(part)
     module.load_state_dict(params := net.init(0))
     assert torch.equal(net(params, x), module(x))
 
