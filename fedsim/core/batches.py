@@ -18,7 +18,8 @@ class Batch(NamedTuple):
     Attributes:
         x: inputs `[batch, ...]`, normalised.
         y: labels, such as int64 `[batch]`, or float32 `[batch, labels]` (NaN: unknown); the learning task of
-            the data set says more (`Context.learning_task`).
+            the data set says more (`Context.learning_task`). Those of a regression have the unit of the data,
+            and `ctx.learning_task.scale_targets(batch.y)` is the form in which a model learns them.
         mask: float32 `[batch]`, 1 for an example and 0 for padding; None where every row is an example. Only
             stacks have padding; a loss must leave it out.
         noise: the random numbers of this step (`StepNoise`), or {}.

@@ -65,6 +65,14 @@ class LearningTask(ABC):
             label_smoothing: as in `example_losses`.
         """
 
+    def scale_targets(self, y: Tensor) -> Tensor:
+        """Return labels as a model learns them: scaled in a regression, unchanged in all other tasks.
+
+        A loss of your own compares outputs with these: outputs of a regression have the mean 0 and the
+        deviation 1, and its labels have the unit of the data.
+        """
+        return y
+
     @abstractmethod
     def score(self, outputs: Tensor, y: Tensor) -> Score:
         """Return the correct predictions, the summed loss in float64 and the number of predictions."""

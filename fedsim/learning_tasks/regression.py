@@ -79,6 +79,15 @@ class Regression(LearningTask):
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     default_metrics: ClassVar[tuple[str, ...]] = ("rmse",)
 
+    def scale_targets(self, y: Tensor) -> Tensor:
+        """Return the scaled targets, `[batch, targets]`: `(target - mean) / std` of each."""
+        targets = y.reshape(len(y), self.num_outputs)
+        if not self.scale.std:
+            return targets
+        # Column by column with plain numbers: a tensor made here could not be recorded in a CUDA graph.
+        columns = zip(targets.unbind(-1), self.scale.mean, self.scale.std, strict=True)
+        return torch.stack([(column - mean) / std for column, mean, std in columns], -1)
+
     def example_losses(self, outputs: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Return the mean squared error of the scaled targets of each example, `[batch]`."""
         return F.mse_loss(outputs, self._scaled(y, outputs), reduction="none").mean(-1)
@@ -118,9 +127,4 @@ class Regression(LearningTask):
         return said, y.double().reshape(outputs.shape)
 
     def _scaled(self, y: Tensor, outputs: Tensor) -> Tensor:
-        targets = y.reshape(outputs.shape)
-        if not self.scale.std:
-            return targets
-        # Column by column with plain numbers: a tensor made here could not be recorded in a CUDA graph.
-        columns = zip(targets.unbind(-1), self.scale.mean, self.scale.std, strict=True)
-        return torch.stack([(column - mean) / std for column, mean, std in columns], -1)
+        return self.scale_targets(y).reshape(outputs.shape)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
-from fedsim.core import LocalTraining
+from fedsim.core import Batch, ClientTask, Context, LocalTraining
 from fedsim.data import load_dataset
 from fedsim.data.federation import make_federation
 from fedsim.engine.evaluation.model_selection import choose_better
@@ -19,6 +21,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import DataNotFound, SpecError
 from fedsim.learning_tasks.learning_task import UNKNOWN
 from fedsim.models import make_net
+from fedsim.models.net import Params
 from tests.fedsim.methods import quick
 from tests.fedsim.task_federations import FEDERATIONS, next_tokens, task_federation
 
@@ -77,6 +80,22 @@ def test_regression_beats_the_mean_of_the_training_targets() -> None:
     assert results[-1].metrics["global_r2"] > 0.3
     assert set(results[-1].metrics) >= {"global_rmse", "global_r2", "global_loss", "train_loss"}
     assert "global_accuracy" not in results[-1].metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSquaredError(FedAvg):
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        return F.mse_loss(ctx.net(params, batch.x), ctx.learning_task.scale_targets(batch.y))
+
+
+def test_an_own_loss_of_a_regression_learns_scaled_targets() -> None:
+    population = task_federation("regression", rounds=1)
+    known, own = (
+        next(simulate(method, population, SerialPool(method, population)))
+        for method in (FedAvg(), OwnSquaredError())
+    )
+    assert own.metrics["train_loss"] == pytest.approx(known.metrics["train_loss"], rel=1e-6)
+    assert own.metrics["global_rmse"] == pytest.approx(known.metrics["global_rmse"], rel=1e-6)
 
 
 def test_next_token_prediction_beats_the_frequencies_of_the_tokens() -> None:
