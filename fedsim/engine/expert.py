@@ -118,7 +118,7 @@ def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
     for key, array in net.initial.items():
         sha.update(f"{key} {array.dtype}".encode() + array.tobytes())
     shapes = [(key, tuple(value.shape)) for key, value in net.init(seed).items()]
-    read, model = (data.normalise, data.augment), (net.name, shapes, _describe_build(net.build))
+    read, model = (data.normalise, data.augment), (net.name, shapes, _describe_build(net.builder))
     sha.update(repr((read, model, RECIPE, epochs, seed)).encode())
     return sha.hexdigest()[:24]
 

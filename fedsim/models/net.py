@@ -69,6 +69,7 @@ class Net:
             on random inputs (see `fedsim.models.probe`).
 
     Attributes:
+        builder: the function `build`; the method `build` calls it in the random stream of the constants.
         blocks: block name -> its keys, parameters and buffers, from body to head.
         keys: every key, in the module's order: the parameters that train, and the float buffers of
             normalisation layers, which are averaged and counted like parameters but never trained. Parameters
@@ -125,7 +126,7 @@ class Net:
         inputs: InputForm | None = None,
         facts: ProbeFacts | None = None,
     ) -> None:
-        self.build, self.name, self.inputs, self._declared = build, name, inputs, blocks
+        self.builder, self.name, self.inputs, self._declared = build, name, inputs, blocks
         module = _run_in_thread(lambda: guard_batch_norm(_build_structure(build, inputs)))
         self.module, self._constants, self._ties = module, list_constants(module), list_ties(module)
         self.keys = tuple(select_keys(module))
@@ -159,7 +160,7 @@ class Net:
     def __reduce__(self) -> tuple[Any, ...]:
         # With its facts: another process needs no other probe.
         remake = partial(type(self), blocks=self._declared, inputs=self.inputs, facts=self._facts)
-        return remake, (self.build, self.name), self.initial
+        return remake, (self.builder, self.name), self.initial
 
     def __setstate__(self, initial: Arrays) -> None:
         self._begin_with(initial)
@@ -217,7 +218,7 @@ class Net:
 
         def build_and_probe() -> ProbeFacts:
             with rng.construction_stream(0, "probe"):
-                return probe_module(guard_batch_norm(_materialise(self.build(), inputs)), inputs, head)
+                return probe_module(guard_batch_norm(_materialise(self.builder(), inputs)), inputs, head)
 
         try:
             facts: ProbeFacts = _run_in_thread(build_and_probe)
@@ -274,6 +275,11 @@ class Net:
         """The number of parameters under these keys, without buffers."""
         return sum(p.numel() for key, p in self.module.named_parameters() if key in keys)
 
+    def build(self) -> nn.Module:
+        """Return a new module with the constants of this net, also random ones; load weights into it."""
+        with rng.construction_stream(0, "constants"):
+            return self.builder()
+
     def init(self, seed: int, number: int = 0) -> dict[str, Tensor]:
         """Return new parameters and buffers, the same for the same seed.
 
@@ -285,7 +291,7 @@ class Net:
                 otherwise architectures with the same first layers would get the same weights there.
         """
         with rng.construction_stream(seed, "init", *([number] if number else [])):
-            module = _materialise(self.build(), self.inputs)
+            module = _materialise(self.builder(), self.inputs)
         return {
             key: tree.wrap_array(self.initial[key]).to(value.dtype, copy=True)
             if key in self.initial

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsim.base import rng
 from fedsim.data import Normalise
 from fedsim.data.dataset import Column
 from fedsim.errors import FedsimError, SettingsError
@@ -71,8 +70,7 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
     """
     hint = "export the weights alone: --to safetensors"
     try:
-        with rng.construction_stream(0, "constants"):  # random constants are those of the run: see `Net`
-            module = make_net(**source.nets[number]).build()
+        module = make_net(**source.nets[number]).build()  # its random constants are those of the run
     except (FedsimError, ValueError, TypeError, ImportError) as error:
         name = source.nets[number].get("name")
         raise SettingsError(f"the model {name!r} cannot be built here: {error}", hint) from error

@@ -135,6 +135,9 @@ def test_the_exported_model_is_the_scored_one(tmp_path: Path) -> None:
         made = run(tmp_path / name, tmp_path, **given)
         records = [json.loads(line) for line in (made / "rounds.jsonl").read_text().splitlines()]
         assert score(made) == pytest.approx(records[-1]["metrics"]["global_accuracy"], abs=1e-6)
+        with torch.no_grad():
+            found = build_module(read(made))(torch.tensor(IMAGES).float()).numpy()
+        np.testing.assert_array_equal(found, list_logits(made, IMAGES))
 
 
 def test_weights_come_with_their_facts_and_a_card(folder: Path, tmp_path: Path) -> None:
