@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
+from fedsim.base import tree
+from fedsim.base.tree import Tree
 from fedsim.core.error_attribution import attribute_client_error, format_error, is_out_of_memory
 from fedsim.engine.faults import Faults
-from fedsim.errors import StackTooLarge
+from fedsim.errors import ClientFailed, StackTooLarge
+from fedsim.models.net import Net
 
 Value = TypeVar("Value")
 
@@ -64,3 +69,30 @@ def attempt_with_retries(
             if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:
                 raise attribute_client_error(client, stage, error) from error
     return AttemptResult(None, error=reason)
+
+
+@contextmanager
+def refuse_changes(net: Net, broadcast: Tree, *, client: int, stage: str) -> Iterator[None]:
+    """Refuse a client that changes a tensor of the broadcast in place, under every fault policy.
+
+    All clients of a process read the same tensors, so the next clients would get other numbers.
+
+    Args:
+        net: of the client. If its forward pass changes weights in place, nothing is refused.
+        broadcast: the payloads that the client reads.
+        client: the client's number.
+        stage: the name of the work in error messages, such as "train".
+
+    Raises:
+        ClientFailed: a tensor was changed; the message has its name.
+    """
+    # Torch counts the changes of each tensor, but for those made in inference mode.
+    leaves = () if net.changes_weights else tree.leaves(broadcast)
+    read = {name: leaf for name, leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference()}
+    before = {name: leaf._version for name, leaf in read.items()}
+    yield
+    if changed := next((name for name, version in before.items() if read[name]._version != version), ""):
+        message = (
+            f"it changed the broadcast {changed} in place, which all clients read; change a .clone() of it"
+        )
+        raise ClientFailed(client, stage, message)

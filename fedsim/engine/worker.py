@@ -29,7 +29,7 @@ from fedsim.engine.blocks import Block, Node, TreeSum
 from fedsim.engine.faults import DEFAULT, Faults, should_fail_client
 from fedsim.engine.membership import MEMBERS, keep_losses
 from fedsim.engine.reduction import add_sums
-from fedsim.engine.retries import AttemptResult, attempt_with_retries
+from fedsim.engine.retries import AttemptResult, attempt_with_retries, refuse_changes
 from fedsim.engine.span_result import (
     ClientOutcome,
     ClientResult,
@@ -180,9 +180,10 @@ class Worker:
                 task, update = self._run_client(ctx, client, broadcast, instruction, client_state, lockstep)
                 return self._make_result(ctx, client, task, update, known_sizes)
 
-        return attempt_with_retries(
-            train_once, client=client, stage="train", faults=self.faults, device=self.device
-        )
+        with refuse_changes(ctx.net, broadcast, client=client, stage="train"):
+            return attempt_with_retries(
+                train_once, client=client, stage="train", faults=self.faults, device=self.device
+            )
 
     def _run_client(
         self,

@@ -231,9 +231,12 @@ class Net:
         return facts
 
     def _has_known_layers(self) -> bool:
-        layers = self.module.modules()
-        # An embedding with a largest norm changes its weights in each forward pass.
-        return all(_is_known(each) and getattr(each, "max_norm", None) is None for each in layers)
+        return not self.changes_weights and all(_is_known(each) for each in self.module.modules())
+
+    @property
+    def changes_weights(self) -> bool:
+        """Whether a forward pass changes weights in place: an embedding with a largest norm shortens rows."""
+        return any(getattr(each, "max_norm", None) is not None for each in self.module.modules())
 
     @property
     def runs_without_values(self) -> bool:

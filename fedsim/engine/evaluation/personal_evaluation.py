@@ -20,7 +20,7 @@ from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.engine.retries import attempt_with_retries
+from fedsim.engine.retries import attempt_with_retries, refuse_changes
 from fedsim.engine.worker import Worker, one_thread
 from fedsim.learning_tasks.learning_task import Scorer
 from fedsim.learning_tasks.score import NOTHING, State, add_scores
@@ -149,13 +149,14 @@ def _try_client(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
 ) -> _ScoredClient | None:
     """Evaluate one client under the fault policy; return its scores, None if it is left out."""
-    return attempt_with_retries(
-        lambda attempt: _score_client(worker, ctx, client, broadcast, instruction, client_state),
-        client=client,
-        stage="personalize",
-        faults=worker.faults,
-        device=worker.device,
-    ).value
+    with refuse_changes(ctx.net, broadcast, client=client, stage="personalize"):
+        return attempt_with_retries(
+            lambda attempt: _score_client(worker, ctx, client, broadcast, instruction, client_state),
+            client=client,
+            stage="personalize",
+            faults=worker.faults,
+            device=worker.device,
+        ).value
 
 
 def _score_client(

@@ -147,6 +147,21 @@ def test_the_line_of_a_users_code_stands_in_the_error() -> None:
         run(Returning(change=lambda update: 1 / 0), federation(rounds=1), Faults())
 
 
+@dataclass(frozen=True, kw_only=True)
+class BroadcastChanging(FedAvg):
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Any:
+        task.broadcast["params"]["head.weight"].add_(0.1)
+        return super().make_update(ctx, task, trained)
+
+
+@pytest.mark.parametrize("faults", [Faults(), SKIP])
+def test_a_client_that_changes_the_broadcast_in_place_is_refused(faults: Faults) -> None:
+    with pytest.raises(
+        ClientFailed, match=r"client \d failed in train: it changed the broadcast params\.head"
+    ):
+        run(BroadcastChanging(), federation(rounds=1), faults)
+
+
 def test_reductions_are_read_from_their_values_and_wrong_ones_refused() -> None:
     class Named(FedAvg):
         uploads: ClassVar[Any] = {**FedAvg.uploads, "delta": "sum"}
