@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedsim.errors import FedsimError, SettingsError
 from fedsim.learning_tasks.tasks import AS_THEY_ARE, TargetScale
 from fedsim.models import make_net
 from fedsim.models.probe import select_logits
+from fedsim.models.state import list_constants
 from jobs.export.source import ModelSource
 
 UNUSED = "num_batches_tracked"
@@ -76,13 +77,31 @@ def build_module(source: ModelSource, number: int = 0) -> ExportedModel:
         raise SettingsError(f"the model {name!r} cannot be built here: {error}", hint) from error
     weights = {name: torch.tensor(np.asarray(each)) for name, each in source.select_weights(number).items()}
     missing, unknown = module.load_state_dict(weights, strict=False)
-    lacking = [name for name in [*missing, *unknown] if not name.endswith(UNUSED)]
+    there = _list_known_tensors(source, number, module, weights)
+    lacking = [name for name in missing if name not in there] + unknown
+    lacking = [name for name in lacking if not name.endswith(UNUSED)]
     if lacking:
         message = f"the weights and the model differ in {', '.join(lacking[:5])}"
         raise SettingsError(message, f"frozen weights are not in the file; {hint}")
     normalise: dict[str, Any] = json.loads(source.notes["normalise"])
     targets = TargetScale(**json.loads(source.notes.get("targets", "{}")))
     return ExportedModel(module, Normalise(**normalise), source.columns, targets).eval()
+
+
+def _list_known_tensors(
+    source: ModelSource, number: int, module: nn.Module, weights: Mapping[str, Tensor]
+) -> set[str]:
+    """Return the names of tensors that are right after loading: loaded, tied to a loaded one, or constant.
+
+    `Net.build` makes the constants of the run again, but not frozen weights from elsewhere: published ones,
+    and those of `init`, which the file has for a single architecture only.
+    """
+    net, tensors = source.nets[number], module.state_dict(keep_vars=True)
+    right = {id(tensors[name]) for name in weights.keys() & tensors.keys()}
+    is_published = net.get("pretrained") or net.get("weights")
+    if not is_published and not ("init" in source.notes and len(source.nets) > 1):
+        right |= {id(value) for value in list_constants(module).values()}
+    return {name for name, value in tensors.items() if id(value) in right}
 
 
 def make_example(source: ModelSource, number: int) -> Tensor:

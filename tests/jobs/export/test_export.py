@@ -118,7 +118,7 @@ def score(folder: Path) -> float:
 
 
 def test_the_exported_model_is_the_scored_one(tmp_path: Path) -> None:
-    """FedExP scores the mean of its last two models; constants of a model may be random."""
+    """FedExP scores the mean of its last two models; constants of a model may be random, and weights tied."""
     (tmp_path / "own.py").write_text(
         "import torch\nfrom torch import nn\n\n"
         "class Net(nn.Module):\n"
@@ -126,11 +126,27 @@ def test_the_exported_model_is_the_scored_one(tmp_path: Path) -> None:
         "        super().__init__()\n"
         "        self.basis, self.head = torch.randn(64, 32) / 8, nn.Linear(32, 10)\n\n"
         "    def forward(self, x):\n"
-        "        return self.head(torch.relu(x.flatten(1) @ self.basis))\n"
+        "        return self.head(torch.relu(x.flatten(1) @ self.basis))\n\n"
+        "class Tied(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.first, self.second, self.fixed = (nn.Linear(64, 64, bias=False) for _ in range(3))\n"
+        "        self.second.weight, self.head = self.first.weight, nn.Linear(64, 10)\n"
+        "        self.fixed.requires_grad_(False)\n"
+        "        self.register_buffer('mask', torch.rand(64) > 0.5)\n\n"
+        "    def forward(self, x):\n"
+        "        x = x.flatten(1)\n"
+        "        return self.head(self.second(torch.relu(self.first(x))) * self.mask + self.fixed(x))\n"
     )
     model = {"name": "python", "path": f"{tmp_path / 'own.py'}:Net"}
     model["source"] = (tmp_path / "own.py").read_text()
-    for name, changes in (("fedexp", {"algorithm": "fedexp"}), ("constants", {"model": model})):
+    tied = {**model, "path": f"{tmp_path / 'own.py'}:Tied"}
+    cases = {
+        "fedexp": {"algorithm": "fedexp"},
+        "constants": {"model": model},
+        "tied": {"model": tied, "local": {"steps": 30, "lr": 0.01}},
+    }
+    for name, changes in cases.items():
         given = {"rounds": 3, "local": {"steps": 30, "lr": 0.5}, "evaluation": {}, **changes}
         made = run(tmp_path / name, tmp_path, **given)
         records = [json.loads(line) for line in (made / "rounds.jsonl").read_text().splitlines()]
@@ -138,6 +154,12 @@ def test_the_exported_model_is_the_scored_one(tmp_path: Path) -> None:
         with torch.no_grad():
             found = build_module(read(made))(torch.tensor(IMAGES).float()).numpy()
         np.testing.assert_array_equal(found, list_logits(made, IMAGES))
+    # Frozen weights of `init` are not in the file of several architectures.
+    source = read(made)
+    notes = {**source.notes, "net": json.dumps(source.nets * 2), "init": "[{}, {}]"}
+    weights = {f"0/{name}": each for name, each in source.weights.items()}
+    with pytest.raises(SettingsError, match=r"differ in mask, fixed\.weight"):
+        build_module(ModelSource(notes, weights, {}, {}))
 
 
 def test_weights_come_with_their_facts_and_a_card(folder: Path, tmp_path: Path) -> None:
