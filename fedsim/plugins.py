@@ -56,7 +56,7 @@ class PluginIndex:
         lock: held during imports of plug-in code.
         points: the entry points of all kinds; None before the first look-up.
         registered: the claims made by `Registry.register`, by (kind, name).
-        loaded: {(kind, owner): (object, reason)}; the reason says why there is no object, else "".
+        loaded: {(kind, name): (object, reason)}; the reason says why there is no object, else "".
         hashes: {package or module: hash of its Python files when its first object was loaded}.
         failed: why modules in `FEDSIM_PLUGINS` could not be imported.
         warned: the warnings that the log already has.
@@ -152,7 +152,7 @@ class Registry(Mapping[str, T]):
         with _index.lock:
             held = _index.registered.setdefault((self.kind, name), [])
             held[:] = [claim for claim in held if claim.owner != who]
-            _index.loaded.pop((self.kind, who), None)
+            _index.loaded.pop((self.kind, name), None)
             _index.hashes.pop(_top_level(thing), None)
             others = self._claims(name)
             if not others or _index.importing:
@@ -230,7 +230,7 @@ class Registry(Mapping[str, T]):
         if name in self.own:
             return self.own[name], ""
         with _index.lock:
-            key = self.kind, claims[0].owner
+            key = self.kind, name
             if key not in _index.loaded:
                 _index.loaded[key] = self._load_claim(claims[0])
             return _index.loaded[key]

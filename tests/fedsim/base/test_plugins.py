@@ -20,7 +20,9 @@ import fedsim
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.core import Algorithm
-from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults
+from fedsim.data import DATASETS, PARTITIONS, Partition, PartitionEntry, find_dataset_faults
+from fedsim.data.partitions.iid import iid
+from fedsim.data.partitions.partition_input import PartitionInput
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
@@ -294,6 +296,22 @@ def test_registering_refuses_what_is_taken_and_what_is_something_else() -> None:
         ALGORITHMS.register("cell", Mine)
     assert ALGORITHMS["cell"] is Mine
     assert set(PARTITIONS) == {*PARTITIONS.own, "sorted_runs"}
+
+
+def test_objects_of_one_factory_are_different_objects() -> None:
+    def make_partition_entry(summary: str) -> PartitionEntry:
+        def deal(given: PartitionInput) -> Partition:
+            return iid(given)
+
+        return PartitionEntry(deal, summary)
+
+    first, second = make_partition_entry("first"), make_partition_entry("second")
+    PARTITIONS.register("first", first)
+    PARTITIONS.register("second", second)
+    assert PARTITIONS["first"] is first
+    assert PARTITIONS["second"] is second
+    PARTITIONS.register("first", second)  # as a changed cell
+    assert PARTITIONS["first"] is second
 
 
 @pytest.mark.slow
