@@ -41,7 +41,7 @@ from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
-from fedsim.core.capabilities import CohortSelection
+from fedsim.core.capabilities import CohortSelection, capability
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
 from fedsim.errors import FedsimError
 from fedsim.models.net import Net
@@ -120,7 +120,8 @@ class PrivateUpdates(StatefulWrapper):
 
     Raises:
         ValueError: if the uploads of the base algorithm are no model updates, `adaptive`, `tree_rounds` or
-            `shuffled` has another kind; or if its clients tell more than updates, such as their labels.
+            `shuffled` has another kind; if its clients tell more than updates, such as their labels; or if it
+            chooses its clients itself, except with local privacy without a shuffler.
     """
 
     own_payloads: ClassVar[tuple[str, ...]] = (CLIP, BELOW, ENVELOPE)
@@ -140,6 +141,9 @@ class PrivateUpdates(StatefulWrapper):
         require_model_updates(self.base)
         if answer := explain_answers(unwrap(self.base)):
             raise ValueError(f"{type(unwrap(self.base)).__name__} tells more than updates: {answer}")
+        if capability(self.base, CohortSelection) and (self.kind != "local" or self.shuffled):
+            name = type(unwrap(self.base)).__name__
+            raise ValueError(f"{name} chooses its clients itself, and the budget does not hold for them")
         if self.tree_rounds is not None and self.kind != "tree":
             raise ValueError(f"{self.kind} privacy has no tree; leave tree_rounds out")
         if self.shuffled:

@@ -9,7 +9,7 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import find_parameter_faults, list_defaults
 from fedsim.base.shares import ceil_share
 from fedsim.clock.policies import OverSelection
-from fedsim.core.capabilities import SentUpdates
+from fedsim.core.capabilities import CohortSelection, SentUpdates
 from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
 from fedsim.samplers import SAMPLERS
@@ -59,6 +59,8 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
         yield FieldError(
             "privacy", spec.privacy and spec.privacy.kind, f"does not cover {name}: {reason}", hint
         )
+    elif algorithm is not None and issubclass(algorithm, CohortSelection):
+        yield from _find_cohort_conflicts(spec)
     if spec.aggregation is not None:
         message = "has no known sensitivity, and the noise of privacy is made for a mean"
         yield FieldError("aggregation", spec.aggregation.name, message, "leave one of them out")
@@ -82,6 +84,18 @@ def _find_conflicts(spec: JobSpec) -> Iterator[FieldError]:
     if len(spec.models) > 1:
         names = [model.name for model in spec.models]
         yield FieldError("model", names, "several models do not go together with privacy", "name one model")
+
+
+def _find_cohort_conflicts(spec: JobSpec) -> Iterator[FieldError]:
+    """Find a budget that holds for the cohorts of privacy alone.
+
+    Args:
+        spec: with an algorithm that chooses its clients itself.
+    """
+    if spec.privacy is not None and (spec.privacy.kind != "local" or spec.privacy.shuffled):
+        message = f"{spec.algorithm.name} chooses its clients itself, and the budget does not hold for them"
+        hint = "use kind: local without shuffled, or an algorithm without select_cohort, such as fedavg"
+        yield FieldError("privacy", spec.privacy.kind, message, hint)
 
 
 def _changes_layout(spec: JobSpec) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedsim.algorithms import FedAvg, Scaffold
+from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedsim.core import Context
+from fedsim.core.capabilities import CohortSelection
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
@@ -313,6 +318,26 @@ def test_what_does_not_go_together_is_refused(
     faults = {fault.path: str(caught.value) for fault in caught.value.errors}
     assert path in faults
     assert text in faults[path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectsAll(FedAvg, CohortSelection):
+    """An algorithm of a user, of which every client takes part in every round."""
+
+    def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+        return range(ctx.num_clients)
+
+
+def test_an_algorithm_that_chooses_its_clients_keeps_its_choice_or_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS.own, "selects_all", SelectsAll)  # type: ignore[arg-type]
+    for privacy in (NOISE, TREE, SHUFFLED):
+        with pytest.raises(SpecError, match="selects_all chooses its clients itself"):
+            resolve_spec(private(privacy, algorithm="selects_all"), settings)
+        with pytest.raises(ValueError, match="SelectsAll chooses its clients itself"):
+            PrivateUpdates(base=SelectsAll(), **privacy)
+    assert resolve_spec(private({**NOISE, "kind": "local"}, algorithm="selects_all"), settings)
 
 
 @pytest.mark.slow
