@@ -12,7 +12,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
+from fedsim.base.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.errors import FedsimError, OutOfMemory, PoolFailed
 
 ACTOR_DEATH_ERRORS = (RayActorError, OutOfMemoryError, WorkerCrashedError, NodeDiedError)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedsim.base import rng, wire
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.privacy import Mechanism, add_label_noise
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Traffic
 from fedsim.core.capabilities import ExpertSurvey, LabelCensus, capability
 from fedsim.core.census import CensusAnswers, CensusQuestion, Real
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.partitions import main_label
 from fedsim.data.statistics import class_counts
 from fedsim.engine.worker import one_thread

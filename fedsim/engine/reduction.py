@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedsim.base import tree, wire
 from fedsim.base.digest import ClientStatesDigest
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.tree import Layout
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.blocks import TreeSum
 from fedsim.engine.server_messages import BytesDown
 from fedsim.engine.span_result import ClientOutcome, SpanResult, Sums, make_slot, merge_layouts

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedsim.base import tree
+from fedsim.base.error_attribution import attribute_client_error, format_error, is_out_of_memory
 from fedsim.base.tree import Tree
-from fedsim.core.error_attribution import attribute_client_error, format_error, is_out_of_memory
 from fedsim.engine.faults import Faults
 from fedsim.errors import ClientFailed, StackTooLarge
 from fedsim.models.net import Net

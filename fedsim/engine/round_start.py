@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from fedsim.base import rng
 from fedsim.base.costs import ClockReading, Cost
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, ReducedUpdates, Traffic
 from fedsim.core.capabilities import ClientSurvey, capability
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.reduction import require_updates
 from fedsim.engine.round_timing import RoundTiming, TimedRound

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.base import wire
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Context, Traffic
 from fedsim.core.capabilities import (
@@ -19,7 +20,6 @@ from fedsim.core.capabilities import (
     count_bytes,
     select_survey_payload,
 )
-from fedsim.core.error_attribution import attribute_server_errors
 
 
 def make_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:

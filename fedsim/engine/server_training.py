@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from fedsim.base import tree
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.precision import use_precision
 from fedsim.base.progress import relay_progress
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining, capability
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.worker import one_thread
 
 _LOG = logging.getLogger(__name__)

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fedsim.base.digest import digest
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.stopwatch import Stopwatch
 from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ServerTraining, capability
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.asynchronous.rounds import make_rounds
 from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.evaluation.scoring import Personal, PersonalEvaluationProgress, RoundEvaluation

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from fedsim.base import tree, wire
+from fedsim.base.error_attribution import attribute_client_error
 from fedsim.base.tree import Layout, Tree
 from fedsim.core import Algorithm, ClientUpdate, Context, Reduction
 from fedsim.core.capabilities import PayloadAccounting, capability, count_bytes
-from fedsim.core.error_attribution import attribute_client_error
 from fedsim.engine.blocks import Node
 from fedsim.engine.retries import AttemptResult
 from fedsim.stacking.grouping import StackingNotes

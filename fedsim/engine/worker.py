@@ -17,13 +17,13 @@ from torch import Tensor
 
 from fedsim.base import rng, tree
 from fedsim.base.digest import client_state_digest
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.precision import use_precision
 from fedsim.base.tree import Tree
 from fedsim.clients.population import LoadedExamples, Population, TaskLoader
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Score
 from fedsim.core.capabilities import UpdatePostprocessing, capability
 from fedsim.core.client_task import Lockstep
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.dataset import Examples
 from fedsim.engine.blocks import Block, Node, TreeSum
 from fedsim.engine.faults import DEFAULT, Faults, should_fail_client

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsim.core.error_attribution import format_error, is_out_of_memory
+from fedsim.base.error_attribution import format_error, is_out_of_memory
 from fedsim.errors import StackTooLarge
 from fedsim.stacking.graph_replay import Recorder
 from fedsim.stacking.stacked import group_loops, run_stacked_loop

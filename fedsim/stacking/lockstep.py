@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from fedsim.core.error_attribution import format_error, is_out_of_memory
+from fedsim.base.error_attribution import format_error, is_out_of_memory
 from fedsim.errors import StackTooLarge
 from fedsim.stacking.grouping import STACK_HINT, StackingNotes, run_loops
 from fedsim.training.local_loop import LocalLoop, TrainedModel

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from fedsim.base import tree
 from fedsim.base.costs import Cost
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import count_apart
 from fedsim.core import Algorithm, Context, Effort, LocalTraining
 from fedsim.core.capabilities import PersonalModels, capability, held_out_share
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.training.flops import example_flops
 from fedsim.training.work import Work, client_work
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from actors.resources import ClusterNode
+from fedsim.base.error_attribution import is_out_of_memory
 from fedsim.base.memory_usage import machine_bytes
-from fedsim.core.error_attribution import is_out_of_memory
 from fedsim.errors import DataError, FieldError
 from jobs.json_process import answer_standard_input, limit_memory
 from jobs.plan.long_runs import describe_long_run

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from fedsim.base import rng, tree
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population, TaskLoader
 from fedsim.core import Algorithm, Batch, Context
 from fedsim.core.capabilities import select_cohort
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.dataset import Dataset
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool

@@ -27,8 +27,8 @@ from actors.resources import (
     reserve_server_gpu,
 )
 from actors.server_placement import ServerPlacement
+from fedsim.base.error_attribution import is_out_of_memory
 from fedsim.checkpoints.experiment_run import Status
-from fedsim.core.error_attribution import is_out_of_memory
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, NoCapacityNow, OutOfMemory, PoolFailed
 from jobs.json_process import answer_standard_input, limit_memory

@@ -11,10 +11,10 @@ import torch
 
 from actors.resources import ClusterNode
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.error_attribution import format_error
 from fedsim.base.version import find_version
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, LocalTraining, RunSettings
-from fedsim.core.error_attribution import format_error
 from fedsim.core.optimizers import OPTIMIZERS
 from fedsim.core.schedules import ConstantSchedule, PlateauSchedule
 from fedsim.curriculum import (

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from fedsim.base import rng, tree, wire
+from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.precision import use_precision
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import Positions
 from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
-from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.retries import attempt_with_retries, refuse_changes
 from fedsim.engine.worker import Worker, one_thread

@@ -13,9 +13,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from fedsim.base.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.checkpoints.experiment_run import NO_SECONDS, CheckpointPolicy, ExperimentRun, Status
 from fedsim.clients.population import Population
-from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
