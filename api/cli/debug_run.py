@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from api.cli.display import print_message
-from fedsim.errors import ClientFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError, SpecError
+from fedsim.errors import (
+    ClientFailed,
+    DataCodeFailed,
+    FedsimError,
+    MethodFailed,
+    OutOfMemory,
+    SettingsError,
+    SpecError,
+)
 
 if TYPE_CHECKING:
     from jobs.run.listener import RunListener
@@ -48,7 +56,7 @@ def run_debug(spec: JobSpec, settings: Settings, listener: RunListener) -> RunRe
         return run_in_process(spec, settings, listener)
     except BdbQuit:
         raise KeyboardInterrupt from None
-    except (ClientFailed, MethodFailed, OutOfMemory) as error:
+    except (ClientFailed, DataCodeFailed, MethodFailed, OutOfMemory) as error:
         if isinstance(error.__cause__, BdbQuit):
             raise KeyboardInterrupt from None
         if error.__cause__ is not None:

@@ -16,6 +16,7 @@ from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import PublishedFacts
 from fedsim.data.places import FETCH_HINT, DataRoots, leaves_root
+from fedsim.data.plugin_errors import attribute_plugin_errors
 from fedsim.data.sources.celeba import GDOWN_HINT, celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
@@ -34,7 +35,7 @@ from fedsim.data.sources.svhn import svhn
 from fedsim.data.sources.synthetic import check_features, check_pixels, synthetic, synthetic_images
 from fedsim.data.sources.table import table
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
-from fedsim.errors import FieldError, SpecError
+from fedsim.errors import DataError, FieldError, SpecError
 from fedsim.plugins import Registry
 
 _PLACE = re.compile(r"(?<!\S)(ROOT)?/(?!PATH\b)([\w./-]*\w)")
@@ -332,7 +333,7 @@ def load_dataset(
     Raises:
         SpecError: unknown name or bad parameters; paths are argument names.
         DataNotFound: if its files are missing; the message says how to get them.
-        DataError: if a file is truncated, mislabelled or of another kind.
+        DataError: if a file is truncated, mislabelled or of another kind, or the loader of a plug-in fails.
 
     Example:
         >>> digits = load_dataset("digits", roots=(), limit=100)
@@ -343,5 +344,8 @@ def load_dataset(
         raise SpecError(faults)
     if limit is not None and limit < 1:
         raise make_spec_error("limit", limit, "has to be a whole number of at least 1")
-    dataset = DATASETS[name].load(DataRoots(tuple(roots), download), **given)
+    with attribute_plugin_errors(DATASETS, name):
+        dataset = DATASETS[name].load(DataRoots(tuple(roots), download), **given)
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"the data set {name!r} returned {dataset!r:.60}", "return a fedsim.data.Dataset")
     return dataset.limit_train(limit)

@@ -9,7 +9,8 @@
     ├── DoesNotFit             the cluster can never place the requested resources; the message says why
     │   └── NoCapacityNow      the cluster has enough resources, but they did not become free in time
     ├── DataError              data is missing, truncated or mislabelled; the message names the file
-    │   └── DataNotFound       no files at the places where the data set looks; the hint says how to get them
+    │   ├── DataNotFound       no files at the places where the data set looks; the hint says how to get them
+    │   └── DataCodeFailed     the code of a plug-in's data set or partition raised
     ├── ClientFailed           one client raised during training or evaluation
     ├── CohortFailed           every client of a round raised
     ├── MethodFailed           the server code of an algorithm raised
@@ -43,6 +44,7 @@ from fedsim.errors.runs import (
     ClientFailed,
     CohortFailed,
     CoordinatorLost,
+    DataCodeFailed,
     DataError,
     DataNotFound,
     DoesNotFit,
@@ -77,6 +79,7 @@ __all__ = [
     "CohortFailed",
     "Conflict",
     "CoordinatorLost",
+    "DataCodeFailed",
     "DataError",
     "DataNotFound",
     "DoesNotFit",

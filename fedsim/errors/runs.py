@@ -44,6 +44,23 @@ class DataNotFound(DataError):
     """The files of a data set are in none of the places where it looks."""
 
 
+class DataCodeFailed(DataError):
+    """The code of a plug-in's data set or partition raised an error.
+
+    Args:
+        what: the plug-in, such as "the partition 'mine'".
+        cause: the error as text (the original may not survive pickling).
+        trace: the traceback as text, for the log.
+    """
+
+    def __init__(self, what: str, cause: str, trace: str = "") -> None:
+        self.what, self.cause, self.trace = what, cause, trace
+        super().__init__(f"{what} failed: {cause}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.cause, self.trace)
+
+
 class ClientFailed(FedsimError):
     """The code of one client raised an error.
 

@@ -30,7 +30,8 @@ from fedsim.data.partitions.parts import check_parts, parts
 from fedsim.data.partitions.quantity import check_quantity, quantity
 from fedsim.data.partitions.sampled import check_sampled, sampled
 from fedsim.data.places import NO_ROOTS, DataRoots
-from fedsim.errors import FieldError, SpecError
+from fedsim.data.plugin_errors import attribute_plugin_errors
+from fedsim.errors import DataError, FieldError, SpecError
 from fedsim.learning_tasks.tasks import CLASS_TASKS, LEARNING_TASKS
 from fedsim.plugins import Registry
 
@@ -200,6 +201,7 @@ def make_partition(
 
     Raises:
         SpecError: unknown kind, bad parameters, or too many clients for the data; paths are argument names.
+        DataError: the partition of a plug-in fails, or does not suit the clients and examples.
 
     Example:
         >>> labels = np.repeat(np.arange(4), 25)
@@ -224,7 +226,25 @@ def make_partition(
         )
     single = main_label(labels)
     classes = max(num_classes, int(single.max()) + 1)
-    return entry.make(PartitionInput(single, num_clients, classes, seed, groups, losses, places), **given)
+    split = PartitionInput(single, num_clients, classes, seed, groups, losses, places)
+    with attribute_plugin_errors(PARTITIONS, kind):
+        made = entry.make(split, **given)
+    _check_partition(kind, made, split)
+    return made
+
+
+def _check_partition(kind: str, made: Any, given: PartitionInput) -> None:
+    """Raise DataError unless a partition has the run's clients and the positions of its examples."""
+    what = f"the partition {kind!r}"
+    if not isinstance(made, Partition):
+        hint = "return a fedsim.data.Partition, such as partition_from_owners(owners, num_clients)"
+        raise DataError(f"{what} returned a {type(made).__name__}", hint)
+    if made.num_clients != given.num_clients:
+        message = f"{what} has {made.num_clients:,} clients instead of {given.num_clients:,}"
+        raise DataError(message, f"number the clients 0 to {given.num_clients - 1}")
+    wrong = made.indices[(made.indices < 0) | (made.indices >= given.total)]
+    if len(wrong):
+        raise DataError(f"{what} has the position {wrong[0]}", f"the positions are 0 to {given.total - 1}")
 
 
 def main_label(labels: Array) -> Indices:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -20,12 +21,22 @@ import fedsim
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.core import Algorithm
-from fedsim.data import DATASETS, PARTITIONS, Partition, PartitionEntry, find_dataset_faults
+from fedsim.data import (
+    DATASETS,
+    PARTITIONS,
+    DataRoots,
+    DatasetEntry,
+    Partition,
+    PartitionEntry,
+    find_dataset_faults,
+)
+from fedsim.data.partition import partition_from_owners
+from fedsim.data.partitions import make_partition
 from fedsim.data.partitions.iid import iid
 from fedsim.data.partitions.partition_input import PartitionInput
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
-from fedsim.errors import SpecError
+from fedsim.errors import DataError, SpecError
 from fedsim.models import MODELS, mlp
 from jobs.kinds import Kind
 from jobs.run.execute import execute
@@ -312,6 +323,39 @@ def test_objects_of_one_factory_are_different_objects() -> None:
     assert PARTITIONS["second"] is second
     PARTITIONS.register("first", second)  # as a changed cell
     assert PARTITIONS["first"] is second
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        (lambda given: partition_from_owners(np.arange(given.total) % 3, 3), "has 3 clients instead of 2"),
+        (lambda _: Partition(np.array([-1, 0]), np.array([0, 1, 2])), "has the position -1"),
+        (lambda _: Partition(np.array([0, 10]), np.array([0, 1, 2])), "positions are 0 to 9"),
+        (lambda given: np.arange(given.total) % 2, "returned a ndarray"),
+        (lambda given: given.groups[0], r"failed: TypeError: .* \(test_plugins\.py:\d+, <lambda>\)"),
+    ],
+)
+def test_a_partition_that_fails_or_does_not_suit_is_named(
+    split: Callable[[PartitionInput], Any], words: str
+) -> None:
+    PARTITIONS.register("mine", PartitionEntry(split, "mine"))
+    with pytest.raises(DataError, match=f"the partition 'mine' .*{words}"):
+        make_partition("mine", labels=np.zeros(10, np.int64), num_clients=2, num_classes=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (lambda _: None, "returned None"),
+        (lambda places: places["mine"], r"failed: TypeError: .* \(test_plugins\.py:\d+, <lambda>\)"),
+    ],
+)
+def test_a_data_set_whose_loader_fails_is_named(
+    load: Callable[[DataRoots], Any], words: str, tmp_path: Path
+) -> None:
+    DATASETS.register("mine", DatasetEntry(load, "mine", "nowhere", "nothing to do"))
+    with pytest.raises(DataError, match=f"the data set 'mine' {words}"):
+        digests({"algorithm": "fedavg", "data": {"dataset": "mine"}}, tmp_path)
 
 
 @pytest.mark.slow
