@@ -43,7 +43,7 @@ class Examples:
         group_names: the names of the natural clients, by their numbers; () without names.
 
     Raises:
-        DataError: if the arrays differ in length, or the labels have another type.
+        DataError: if they are no arrays, differ in length, or the labels have another type.
     """
 
     x: Array
@@ -52,6 +52,10 @@ class Examples:
     group_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("x", "y", "groups"):
+            array = getattr(self, name)
+            if not (isinstance(array, np.ndarray) or (name == "groups" and array is None)):
+                raise DataError(f"{name} has to be a NumPy array, not a {type(array).__name__}")
         lengths = [len(a) for a in (self.x, self.y, self.groups) if a is not None]
         if len(set(lengths)) > 1:
             raise DataError(f"examples, labels and groups differ in length: {lengths!r}")
@@ -236,6 +240,19 @@ class Dataset:
         outputs = self.learning_task.output_shape(self.input_shape)
         found: dict[str, Any] = {} if outputs == (self.num_classes,) else {"outputs": list(outputs)}
         return found | ({"targets": self.targets._asdict()} if self.targets.std else {})
+
+    def check_inputs(self) -> None:
+        """Raise DataError for inputs that are not finite, or have another shape than `input_shape`."""
+        for part, x in (("training", self.train.x), ("test", self.test.x)):
+            what, shape = f"{self.name}: {part} set", list(self.input_shape)
+            if len(x) and list(x.shape[1:]) != shape:
+                raise DataError(
+                    f"{what}: inputs have the shape {list(x.shape[1:])}, and input_shape is {shape}"
+                )
+            if x.dtype.kind == "f" and not np.isfinite(x).all():
+                place = np.argwhere(~np.isfinite(x))[0]
+                message = f"{what}: input {x[tuple(place)]} at position {'/'.join(map(str, place))}"
+                raise DataError(message, "replace it by a finite number, or leave the example out")
 
     def limit_train(self, limit: int | None) -> Dataset:
         """The same data set with only the first `limit` training examples (None: all)."""

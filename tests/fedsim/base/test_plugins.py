@@ -25,7 +25,9 @@ from fedsim.data import (
     DATASETS,
     PARTITIONS,
     DataRoots,
+    Dataset,
     DatasetEntry,
+    Examples,
     Partition,
     PartitionEntry,
     find_dataset_faults,
@@ -355,6 +357,26 @@ def test_a_data_set_whose_loader_fails_is_named(
 ) -> None:
     DATASETS.register("mine", DatasetEntry(load, "mine", "nowhere", "nothing to do"))
     with pytest.raises(DataError, match=f"the data set 'mine' {words}"):
+        digests({"algorithm": "fedavg", "data": {"dataset": "mine"}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "shape", "words"),
+    [
+        (np.zeros((4, 3)), (2,), r"training set: inputs have the shape \[3\], and input_shape is \[2\]"),
+        (np.array([[0, 1], [0, np.nan]]), (2,), "training set: input nan at position 1/1"),
+        ([[0.0, 1.0]], (2,), "x has to be a NumPy array, not a list"),
+    ],
+)
+def test_a_data_set_whose_inputs_are_wrong_is_refused_before_it_trains(
+    x: Any, shape: tuple[int, ...], words: str, tmp_path: Path
+) -> None:
+    def load(_: DataRoots) -> Dataset:
+        part = Examples(x, np.zeros(len(x), np.int64))
+        return Dataset("mine", part, part, 1, shape, ("only",))
+
+    DATASETS.register("mine", DatasetEntry(load, "mine", "nowhere", "nothing to do"))
+    with pytest.raises(DataError, match=words):
         digests({"algorithm": "fedavg", "data": {"dataset": "mine"}}, tmp_path)
 
 
