@@ -51,6 +51,37 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
+def require_tensors(what: str, found: Any, path: str = "") -> None:
+    """Check the payloads and client states of an algorithm.
+
+    Args:
+        what: the beginning of the error message, such as "the payload 'params' of FedAvg".
+        found: the payload or state.
+        path: of the part in a larger tree.
+
+    Raises:
+        TypeError: this is no mapping of tensors, or of such mappings.
+    """
+    where = f"{what} has {path.lstrip('.')!r}, which" if path else what
+    if isinstance(found, Tensor):
+        if not path:
+            raise TypeError(f"{where} is a tensor; make it a mapping, such as {{'value': tensor}}")
+        return
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{where} is {describe_type(found)}; a payload or state is a mapping of tensors")
+    for key, part in found.items():
+        require_tensors(what, part, f"{path}.{key}")
+
+
+def describe_type(value: Any) -> str:
+    """Return the type of a value in words, for an error: "a list", or "None".
+
+    >>> describe_type([1])
+    'a list'
+    """
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def add(a: Tree, b: Tree) -> dict[str, Any]:
     """Add two trees with the same keys.
 

@@ -189,9 +189,9 @@ class TaskLoader:
         label_counts, known_counts = self._count_labels(held)
         if client_state is None:
             # An algorithm may create new tensors (such as a flag) on torch's default device: move them.
-            client_state = tree.map(
-                lambda leaf: leaf.to(self.device), algorithm.init_client_state(ctx, broadcast)
-            )
+            first = algorithm.init_client_state(ctx, broadcast)
+            tree.require_tensors(f"the first client state of {type(algorithm).__name__}", first)
+            client_state = tree.map(lambda leaf: leaf.to(self.device), first)
         return ClientTask(
             client=client,
             batches=(),

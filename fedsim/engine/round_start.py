@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -165,6 +166,9 @@ def _check_cohort(ctx: Context, cohort: Any) -> None:
     """Raise an error unless a cohort is a sequence of different numbers of clients."""
     if not isinstance(cohort, Sequence) or isinstance(cohort, str):
         raise TypeError(f"the cohort is {cohort!r}; return a list of client numbers")
+    wrong = [client for client in cohort if not isinstance(client, Integral)]
+    if wrong:
+        raise TypeError(f"the cohort has {wrong[0]!r}; client numbers are whole numbers")
     wrong = [client for client in cohort if not 0 <= client < ctx.num_clients]
     if wrong:
         raise ValueError(f"the cohort has client {wrong[0]}; the clients are 0 to {ctx.num_clients - 1}")

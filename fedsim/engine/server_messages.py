@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.base import wire
+from fedsim.base import tree, wire
 from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Context, Traffic
@@ -42,7 +42,12 @@ def list_deployed_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict
     if not algorithm.deploys_models:
         return {key: {} for key in ctx.architectures}
     with attribute_server_errors(algorithm, "deploy_models"):
-        return {key: algorithm.deploy_models(each, state) for key, each in ctx.architectures.items()}
+        deployed = {key: algorithm.deploy_models(each, state) for key, each in ctx.architectures.items()}
+        for models in deployed.values():
+            if not isinstance(models, Mapping):
+                found = tree.describe_type(models)
+                raise TypeError(f"it returned {found}; return a mapping, such as {{'global': params}}")
+        return deployed
 
 
 def select_survey_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:

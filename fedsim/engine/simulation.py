@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.stopwatch import Stopwatch
@@ -251,10 +252,19 @@ def _check_examples(population: Population) -> None:
 
 
 def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates) -> bool:
-    """Log a warning and return True if clients came, all with weight 0: the round then has no mean."""
+    """Log a warning and return True if clients came whose weights have no sum above 0, and so no mean."""
     means = {Reduction.MEAN, Reduction.OVERALL_MEAN}.intersection(algorithm.uploads.values())
     if not means or not reduced.clients or sum(reduced.weights) > 0:
         return False
+    if any(reduced.weights):
+        _LOG.warning(
+            "round %d: the sum of the client weights is %s, and has to be above 0; the server's model is "
+            "unchanged. This is logged once. Check weigh_client of %s",
+            ctx.round + 1,
+            sum(reduced.weights),
+            type(algorithm).__name__,
+        )
+        return True
     _LOG.warning(
         "round %d: all client weights are 0; the server's model is unchanged. This is logged once. "
         "data.partition.min_size: 1 gives every client an example",
@@ -304,7 +314,7 @@ def _make_unscored_result(
 def _check_record(said: Any) -> None:
     """Raise TypeError unless a method's record is a mapping that JSON can hold."""
     if not isinstance(said, Mapping):
-        found = "None" if said is None else f"a {type(said).__name__}"
+        found = tree.describe_type(said)
         raise TypeError(f"it returned {found}; return a mapping of numbers, strings and short lists")
     for name, value in said.items():
         try:
@@ -312,6 +322,18 @@ def _check_record(said: Any) -> None:
         except TypeError:
             kind = type(value).__name__
             raise TypeError(f"{name!r} is a {kind}; make it a number, a string or a short list") from None
+    _check_keys(said)
+
+
+def _check_keys(said: Any) -> None:
+    """Raise TypeError if a mapping in a method's record has a key that is no string."""
+    if isinstance(said, Mapping):
+        if wrong := [key for key in said if not isinstance(key, str)]:
+            raise TypeError(f"the key {wrong[0]!r} is {tree.describe_type(wrong[0])}; make it a string")
+        said = list(said.values())
+    if isinstance(said, list | tuple):
+        for part in said:
+            _check_keys(part)
 
 
 def _add_scores(

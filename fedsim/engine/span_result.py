@@ -205,8 +205,18 @@ def make_client_sums(
 def require_update(algorithm: Algorithm, returned: Any) -> ClientUpdate:
     """Return what `train_client` returned; raise TypeError if it is no update."""
     if not isinstance(returned, ClientUpdate):
-        name = type(algorithm).__name__
-        raise TypeError(f"train_client of {name} returned {_describe(returned)}; return the ClientUpdate")
+        name, found = type(algorithm).__name__, tree.describe_type(returned)
+        raise TypeError(f"train_client of {name} returned {found}; return the ClientUpdate")
+    return returned
+
+
+def require_weight(algorithm: Algorithm, returned: Any) -> Any:
+    """Return what `weigh_client` returned; raise TypeError if it is no number."""
+    try:
+        float(returned)
+    except (TypeError, ValueError):
+        name, found = type(algorithm).__name__, tree.describe_type(returned)
+        raise TypeError(f"weigh_client of {name} returned {found}; return a number of at least 0") from None
     return returned
 
 
@@ -227,33 +237,16 @@ def check_update(algorithm: Algorithm, update: ClientUpdate) -> None:
             f"an upload of {name} {' and '.join(trouble)}; declared payloads: {', '.join(algorithm.uploads)}"
         )
     for payload, found in update.upload.items():
-        _check_tree(f"the payload {payload!r} of {name}", found)
+        tree.require_tensors(f"the payload {payload!r} of {name}", found)
     if update.client_state is None:
         raise TypeError(f"the client state of {name} is None; keep that of the update, or {{}} for none")
-    _check_tree(f"the client state of {name}", update.client_state)
+    tree.require_tensors(f"the client state of {name}", update.client_state)
     if update.client_state and not algorithm.stateful:
         kept = ", ".join(sorted(map(str, update.client_state)))
         raise ValueError(
             f"a client of {name} keeps a state ({kept}), and the class does not say so;"
             " write `stateful: ClassVar[bool] = True`"
         )
-
-
-def _check_tree(what: str, found: Any, path: str = "") -> None:
-    """Raise TypeError unless this is a mapping of tensors, or of such mappings."""
-    where = f"{what} has {path.lstrip('.')!r}, which" if path else what
-    if isinstance(found, Tensor):
-        if not path:
-            raise TypeError(f"{where} is a tensor; make it a mapping, such as {{'value': tensor}}")
-        return
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{where} is {_describe(found)}; a payload or state is a mapping of tensors")
-    for key, part in found.items():
-        _check_tree(what, part, f"{path}.{key}")
-
-
-def _describe(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _payload_cost(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:

@@ -38,6 +38,7 @@ from fedsim.engine.span_result import (
     check_update,
     make_client_sums,
     require_update,
+    require_weight,
     select_gathered,
 )
 from fedsim.learning_tasks.score import sum_scores
@@ -215,7 +216,7 @@ class Worker:
     ) -> ClientResult:
         """Return one client's outcome, its part of every sum and its new state."""
         check_update(self.algorithm, update)
-        weight = self.algorithm.weigh_client(ctx, task)
+        weight = require_weight(self.algorithm, self.algorithm.weigh_client(ctx, task))
         metrics = {name: float(value) for name, value in update.metrics.items()}
         # What waits for the end of the span waits in the memory of the host.
         home = torch.device("cpu")

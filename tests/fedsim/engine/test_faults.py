@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -190,6 +191,7 @@ def test_a_pool_runs_the_algorithm_for_which_it_was_made() -> None:
         ([1, 1], r"the cohort \[1, 1\] has a client twice"),
         ([99], "the cohort has client 99; the clients are 0 to 9"),
         (None, "the cohort is None; return a list of client numbers"),
+        ([0.0, 1.0], r"the cohort has 0\.0; client numbers are whole numbers"),
     ],
 )
 def test_a_cohort_has_different_clients_of_the_federation(cohort: Any, words: str) -> None:
@@ -202,7 +204,12 @@ def test_a_cohort_has_different_clients_of_the_federation(cohort: Any, words: st
 
 
 @pytest.mark.parametrize(
-    ("said", "words"), [(None, "it returned None"), ({"a": torch.ones(2)}, "'a' is a Tensor")]
+    ("said", "words"),
+    [
+        (None, "it returned None"),
+        ({"a": torch.ones(2)}, "'a' is a Tensor"),
+        ({"a": [{1: 2}]}, "the key 1 is a int; make it a string"),
+    ],
 )
 def test_a_record_of_a_method_is_one_that_json_can_hold(said: Any, words: str) -> None:
     class Describing(FedAvg):
@@ -211,6 +218,34 @@ def test_a_record_of_a_method_is_one_that_json_can_hold(said: Any, words: str) -
 
     with pytest.raises(MethodFailed, match=f"failed in describe_round: TypeError: {words}"):
         run(Describing(), federation(rounds=1), Faults())
+
+
+@pytest.mark.parametrize(
+    ("hook", "returned", "words"),
+    [
+        ("deploy_models", None, "deploy_models: TypeError: it returned None; return a mapping"),
+        ("deploy_models", [{}], "deploy_models: TypeError: it returned a list; return a mapping"),
+        ("weigh_client", None, "weigh_client of Own returned None; return a number"),
+        ("init_client_state", {"a": 0.0}, "the first client state of Own has 'a', which is a float"),
+        ("init_client_state", None, "the first client state of Own is None"),
+    ],
+)
+def test_a_hook_that_returns_something_else_is_named(hook: str, returned: Any, words: str) -> None:
+    own = type("Own", (FedAvg,), {hook: lambda *_: returned, "stateful": True})
+    with pytest.raises((MethodFailed, ClientFailed), match=words):
+        run(own(), federation(rounds=1), Faults())
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan])
+def test_weights_without_a_mean_are_said_once(weight: float, caplog: pytest.LogCaptureFixture) -> None:
+    class Weighing(FedAvg):
+        def weigh_client(self, ctx: Context, task: ClientTask) -> float:
+            return weight
+
+    run(Weighing(), federation(rounds=2), Faults())
+    (said,) = (line for line in caplog.messages if "weights" in line)
+    assert f"the sum of the client weights is {10 * weight}, and has to be above 0" in said
+    assert "Check weigh_client of Weighing" in said
 
 
 def test_a_diverged_loss_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
