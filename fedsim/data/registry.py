@@ -7,11 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsim.base.parameters import (
-    find_parameter_faults,
-    list_defaults,
-    make_spec_error,
-)
+from fedsim.base.parameters import find_parameter_faults, list_defaults, make_spec_error
 from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import PublishedFacts

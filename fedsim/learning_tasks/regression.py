@@ -90,7 +90,7 @@ class Regression(LearningTask):
 
     def example_losses(self, outputs: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Return the mean squared error of the scaled targets of each example, `[batch]`."""
-        return F.mse_loss(outputs, self._scaled(y, outputs), reduction="none").mean(-1)
+        return F.mse_loss(outputs, self.scale_targets(y), reduction="none").mean(-1)
 
     def loss(
         self, outputs: Tensor, y: Tensor, mask: Tensor | None = None, label_smoothing: float = 0.0
@@ -101,7 +101,7 @@ class Regression(LearningTask):
 
     def score(self, outputs: Tensor, y: Tensor) -> Score:
         """Return the summed squared error of the scaled targets and the number of targets."""
-        loss = F.mse_loss(outputs.double(), self._scaled(y.double(), outputs), reduction="sum")
+        loss = F.mse_loss(outputs.double(), self.scale_targets(y.double()), reduction="sum")
         return Score(0, float(loss), outputs.numel())
 
     def make_metric(self, name: str) -> torchmetrics.Metric:
@@ -120,11 +120,8 @@ class Regression(LearningTask):
         """
         said = outputs.double()
         if metric == "r2":
-            return said.squeeze(-1), self._scaled(y.double(), outputs).squeeze(-1)
+            return said.squeeze(-1), self.scale_targets(y.double()).squeeze(-1)
         if self.scale.std:
             columns = zip(said.unbind(-1), self.scale.mean, self.scale.std, strict=True)
             said = torch.stack([column * std + mean for column, mean, std in columns], -1)
         return said, y.double().reshape(outputs.shape)
-
-    def _scaled(self, y: Tensor, outputs: Tensor) -> Tensor:
-        return self.scale_targets(y).reshape(outputs.shape)

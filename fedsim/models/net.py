@@ -69,6 +69,7 @@ class Net:
             on random inputs (see `fedsim.models.probe`).
 
     Attributes:
+        changes_weights: whether a forward pass changes weights in place.
         builder: the function `build`; the method `build` calls it in the random stream of the constants.
         blocks: block name -> its keys, parameters and buffers, from body to head.
         keys: every key, in the module's order: the parameters that train, and the float buffers of
@@ -148,6 +149,8 @@ class Net:
             self._steps = {block: compile_module(each, block) for block, each in list_children(module)}
         self.stochastic = any(map(draws_numbers, module.modules()))
         self.unstackable = find_stacking_obstacle(module)
+        # An embedding with a largest norm shortens rows.
+        self.changes_weights = any(getattr(each, "max_norm", None) is not None for each in module.modules())
         self._facts = facts or self._probe()
         self.head_error = self._facts.head_error if self._facts else ""
         if self._facts:
@@ -232,11 +235,6 @@ class Net:
 
     def _has_known_layers(self) -> bool:
         return not self.changes_weights and all(_is_known(each) for each in self.module.modules())
-
-    @property
-    def changes_weights(self) -> bool:
-        """Whether a forward pass changes weights in place: an embedding with a largest norm shortens rows."""
-        return any(getattr(each, "max_norm", None) is not None for each in self.module.modules())
 
     @property
     def runs_without_values(self) -> bool:
