@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from api.comparison.compared_run import ComparedRun
 from api.comparison.records import ComparisonRow
@@ -25,7 +25,7 @@ def list_notes(groups: Sequence[RunGroup], find_row: FindRow, baseline: int | No
     counted = [group for group in groups if group.counted]
     return [
         *_describe_unequal_data(counted, find_row),
-        *_describe_unequal_code(groups),
+        *_describe_unequal_sources(groups, find_row),
         *_describe_missing_results(groups),
         *_describe_not_finite(groups, metric),
         *_describe_unequal_rounds(counted, find_row),
@@ -58,22 +58,44 @@ def _describe_unequal_data(groups: Sequence[RunGroup], find_row: FindRow) -> Ite
         )
 
 
-def _describe_unequal_code(groups: Sequence[RunGroup]) -> Iterator[str]:
-    """Describe the packages of which the runs had several versions; older records do not name any."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for group in groups:
-        for run in group.members:
-            used = dict.fromkeys(item for record in run.records for item in record.engine.code.items())
-            for package, version in used:
-                runs = found.setdefault(package, {}).setdefault(version, [])
-                runs.append(_name_run(group, run))
-    for package, versions in sorted(found.items()):
+def _describe_unequal_sources(groups: Sequence[RunGroup], find_row: FindRow) -> Iterator[str]:
+    """Describe the packages and data of which the runs had several versions; older records name none."""
+    runs = [(run, _name_run(group, run)) for group in groups for run in group.members]
+    code = [
+        (package, version, name)
+        for run, name in runs
+        for package, version in dict.fromkeys(each for one in run.records for each in one.engine.code.items())
+    ]
+    for package, versions in _find_several_versions(code):
+        yield f"The runs had different code of {package}: {versions}."
+    examples = [
+        (find_row(run).dataset, fingerprint, name)
+        for run, name in runs
+        for fingerprint in dict.fromkeys(one.engine.data for one in run.records)
+        if fingerprint
+    ]
+    for dataset, versions in _find_several_versions(examples):
+        yield f"The runs had different examples of {dataset}: {versions}."
+
+
+def _find_several_versions(found: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the things of several versions, each with a text of its versions.
+
+    Args:
+        found: thing, version, and the name of a run that had it.
+    """
+    things: dict[str, dict[str, list[str]]] = {}
+    for thing, version, run in found:
+        things.setdefault(thing, {}).setdefault(version, []).append(run)
+    for thing, versions in sorted(things.items()):
         if len(versions) > 1:
-            parts = [
-                f"{version} ({len(runs)} {'run' if len(runs) == 1 else 'runs'}, such as {runs[0]})"
-                for version, runs in versions.items()
-            ]
-            yield f"The runs had different code of {package}: {'; '.join(parts)}."
+            yield (
+                thing,
+                "; ".join(
+                    f"{version} ({len(runs)} {'run' if len(runs) == 1 else 'runs'}, such as {runs[0]})"
+                    for version, runs in versions.items()
+                ),
+            )
 
 
 def _describe_missing_results(groups: Sequence[RunGroup]) -> Iterator[str]:

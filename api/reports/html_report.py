@@ -16,7 +16,7 @@ from api.reports.method_curves import find_method_changes
 from api.reports.round_failures import list_round_failures
 from fedsim.learning_tasks.metrics import find_main_metric
 from jobs.spec.spec_text import dump_spec
-from jobs.store.records import RoundRecord, RunTotals
+from jobs.store.records import Engine, RoundRecord, RunTotals
 
 
 class RunReport(NamedTuple):
@@ -109,8 +109,15 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
         yield "FLOPs", f"{total.cost.flops:.4g}"
     if records:
         yield "digest after the last round", records[-1].digest
-        if code := records[-1].engine.code:
-            yield "code", ", ".join(f"{name} {version}" for name, version in code.items())
+        yield from _list_sources(records[-1].engine)
+
+
+def _list_sources(engine: Engine) -> Iterable[tuple[str, str]]:
+    """List the code and the data of a round as pairs (name, value); older records have none."""
+    if engine.code:
+        yield "code", ", ".join(f"{name} {version}" for name, version in engine.code.items())
+    if engine.data:
+        yield "hash of the examples", engine.data
 
 
 def _find_last_values(records: Sequence[RoundRecord]) -> dict[str, Any]:

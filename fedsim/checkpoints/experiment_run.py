@@ -21,7 +21,7 @@ import torch
 from fedsim.base.progress import relay_progress
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
-from fedsim.data import Partition, SampledPartition
+from fedsim.data import Dataset, Partition, SampledPartition
 from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.engine.evaluation.scoring import describe_progress
@@ -210,7 +210,7 @@ class ExperimentRun(ABC):
         for text in warnings:
             yield Status(text)
         if checkpoint is not None:
-            _warn_of_changed_code(checkpoint.records, self.experiment.code)
+            _warn_of_changed_sources(checkpoint.records, self.experiment.code, population.dataset)
             yield ResumeNotice(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
             for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known_rounds):
                 yield RecalledRecords(records)
@@ -245,7 +245,7 @@ class ExperimentRun(ABC):
             if not isinstance(result, RoundResult):
                 yield Status(describe_progress(result, len(population.list_personal_clients())))
                 continue
-            result = self.complete_result(result).add_code(experiment.code)
+            result = self.complete_result(result).add_sources(experiment.code, population.dataset.fingerprint)
             models.add(result)
             yield replace(result, state=None, in_flight=None)
             if checkpoints is not None:
@@ -291,12 +291,16 @@ def _export_partition(partition: Partition) -> dict[str, Any]:
     return {"indices": partition.indices, "offsets": partition.offsets}
 
 
-def _warn_of_changed_code(records: Iterable[Mapping[str, Any]], now: Mapping[str, str]) -> None:
-    """Warn of packages that have changed since the last of these records, as far as it names them."""
+def _warn_of_changed_sources(
+    records: Iterable[Mapping[str, Any]], code: Mapping[str, str], dataset: Dataset
+) -> None:
+    """Warn of packages and data that have changed since the last of these records, if it names them."""
     for last in deque(records, maxlen=1):
-        before = last["engine"].get("code", {})
+        engine, data = last["engine"], f"the data set {dataset.name}"
+        before = {**engine.get("code", {}), data: engine.get("data", "")}
+        now = {**code, data: dataset.fingerprint}
         for name in sorted(before.keys() & now.keys()):
-            if before[name] != now[name]:
+            if before[name] and before[name] != now[name]:
                 text = "%s has changed since round %d: it was %s, and is now %s"
                 _LOG.warning(text, name, last["round"], before[name], now[name])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -156,6 +157,7 @@ class Dataset:
         vocabulary: number of tokens, 0 for data without tokens.
         columns: for rows of a table, the column of each input value; () for other data.
         targets: scale of the targets of a regression, on which a model learns them.
+        fingerprint: a hash of all examples that `load_dataset` has read; "" for a data set made otherwise.
     """
 
     name: str
@@ -171,6 +173,7 @@ class Dataset:
     vocabulary: int = 0
     columns: tuple[Column, ...] = ()
     targets: TargetScale = AS_THEY_ARE
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if self.task not in LEARNING_TASKS:
@@ -253,6 +256,16 @@ class Dataset:
                 place = np.argwhere(~np.isfinite(x))[0]
                 message = f"{what}: input {x[tuple(place)]} at position {'/'.join(map(str, place))}"
                 raise DataError(message, "replace it by a finite number, or leave the example out")
+
+    def compute_fingerprint(self) -> str:
+        """Return 12 hexadecimal digits that change if an example, a label or a group changes (SHA-256)."""
+        sha = hashlib.sha256()
+        for examples in (self.train, self.test):
+            for array in (examples.x, examples.y, examples.groups):
+                if array is not None:
+                    sha.update(f"{array.dtype} {array.shape}".encode())
+                    sha.update(np.ascontiguousarray(array).data)
+        return sha.hexdigest()[:12]
 
     def limit_train(self, limit: int | None) -> Dataset:
         """The same data set with only the first `limit` training examples (None: all)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -345,4 +346,4 @@ def load_dataset(
     if not isinstance(dataset, Dataset):
         raise DataError(f"the data set {name!r} returned {dataset!r:.60}", "return a fedsim.data.Dataset")
     dataset.check_inputs()
-    return dataset.limit_train(limit)
+    return replace(dataset, fingerprint=dataset.compute_fingerprint()).limit_train(limit)

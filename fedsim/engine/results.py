@@ -60,9 +60,16 @@ class RoundResult:
     clock: ClockReading | None = None
     in_flight: InFlight | None = None
 
-    def add_code(self, code: Mapping[str, str]) -> RoundResult:
-        """Return the result with the code that computed it, {package: version}; itself for {}."""
-        return replace(self, engine={**self.engine, "code": dict(code)}) if code else self
+    def add_sources(self, code: Mapping[str, str], data: str) -> RoundResult:
+        """Return the result with what it was computed from.
+
+        Args:
+            code: {package: version}; {} adds nothing.
+            data: `Dataset.fingerprint`; "" adds nothing.
+        """
+        sources = {"code": dict(code), "data": data}
+        named = {name: value for name, value in sources.items() if value}
+        return replace(self, engine={**self.engine, **named})
 
     def record(self) -> dict[str, Any]:
         """Return the round as plain data, as stores and files hold it."""

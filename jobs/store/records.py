@@ -51,7 +51,7 @@ class Seconds(FrozenRecord):
 
 
 class Engine(BaseModel):
-    """The pool that computed the round, and the code; a pool may add keys."""
+    """The pool that computed the round, the code, and a hash of the data; a pool may add keys."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -60,6 +60,7 @@ class Engine(BaseModel):
     actors: int = 0
     restarts: int = 0
     code: dict[str, str] = Field(default={}, exclude_if=lambda code: not code)
+    data: str = Field(default="", exclude_if=lambda data: not data)
 
 
 class StateDigests(NamedTuple):

@@ -104,6 +104,22 @@ def test_final_values_of_different_rounds_are_said_to_be() -> None:
     assert not any("different rounds" in note for note in compare_runs(runs[:1] * 2).notes)
 
 
+def test_different_examples_of_one_data_set_are_noted() -> None:
+    def with_data(name: str, dataset: str, data: str) -> ComparedRun:
+        record = a_round(1).model_dump()
+        engine = record["engine"] | ({"data": data} if data else {})
+        spec = {"data": {"dataset": dataset}, "seed": 1, "algorithm": name}
+        return ComparedRun(name, name, [RoundRecord.model_validate(record | {"engine": engine})], spec=spec)
+
+    known = [with_data("x", "mine", "a"), with_data("y", "mine", ""), with_data("z", "digits", "b")]
+    assert not any("different examples" in note for note in compare_runs(known).notes)
+    notes = compare_runs([*known, with_data("w", "mine", "c")]).notes
+    assert (
+        "The runs had different examples of mine: a (1 run, such as mine, x); c (1 run, such as mine, w)."
+        in notes
+    )
+
+
 def test_different_code_of_one_package_is_noted() -> None:
     def with_code(name: str, *codes: dict[str, str]) -> ComparedRun:
         rounds = [a_round(number).model_dump() for number in range(1, len(codes) + 1)]

@@ -136,3 +136,27 @@ def test_an_attempt_gives_its_models_and_partition(settings: Settings) -> None:
     assert attempt.get_global_model()
     assert len(attempt.get_partition()["offsets"]) == 9
     assert attempt.get_chosen_model() is None
+
+
+def test_a_run_that_goes_on_warns_of_changed_examples(
+    tmp_path: Path, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tmp_path / "table.csv"
+    lines = ["size,kind", *(f"{number},{'ab'[number % 2]}" for number in range(80))]
+    data = {"dataset": {"name": "table", "path": "table.csv", "target": "kind"}}
+    home = replace(settings, data_roots=(tmp_path,))
+
+    def run(rounds: int) -> list[str]:
+        spec = parse_spec({**SPEC, "data": data, "rounds": rounds})
+        done = execute(spec, home, checkpoints=str(tmp_path / "checkpoints"), resume=True)
+        return [record.engine.data for record in done.records]
+
+    table.write_text("\n".join(lines))
+    (first,) = run(1)
+    assert run(2) == [first, first] != ["", ""]
+    assert not caplog.messages
+    table.write_text("\n".join([*lines[:-1], "1000,b"]))
+    (*_, changed) = run(3)
+    assert caplog.messages == [
+        f"the data set table has changed since round 2: it was {first}, and is now {changed}"
+    ]
