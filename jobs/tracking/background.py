@@ -50,9 +50,10 @@ class BackgroundTracker:
 
     def end(self, state: EndState, files: Mapping[str, bytes]) -> None:
         """End the tracker's run, and wait for the thread, but at most `END_SECONDS`."""
+        # Both in one step: the thread ends when it finds a deadline and nothing left to do.
         with self._wake:
             self._deadline = monotonic() + END_SECONDS
-        self._add(lambda tracker: tracker.end(state, files))
+            self._add(lambda tracker: tracker.end(state, files))
         self._thread.join(END_SECONDS + 1)
         if self._calls:
             self._warn(f"{self._name} does not answer: its last rounds or files are missing there")

@@ -249,6 +249,25 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(monkeypatch: pytest.MonkeyPa
     assert warnings == ["board does not answer: its last rounds or files are missing there"]
 
 
+def test_a_tracker_that_is_done_when_the_run_ends_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, warnings, may_go_on = Recorder(), list[str](), threading.Event()
+    recorder.answers.set()
+    log_round = recorder.log_round
+    monkeypatch.setattr(recorder, "log_round", lambda *given: (may_go_on.wait(60), log_round(*given)))
+    tracker = BackgroundTracker("board", lambda: recorder, warnings.append)
+    tracker.log_round(record(1))
+    add = tracker._add
+
+    def add_late(call: Callable[[Tracker], None]) -> None:
+        may_go_on.set()
+        time.sleep(0.1)  # the thread ends the round now, and looks at what is left
+        add(call)
+
+    monkeypatch.setattr(tracker, "_add", add_late)
+    tracker.end("FINISHED", {})
+    assert (recorder.calls, warnings) == ([1, "FINISHED"], [])
+
+
 def test_what_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="tensorboard, mlflow, wandb"):
         check_trackers(["aim"])
