@@ -168,9 +168,7 @@ class Service:
             raise SpecError(faults)
         return spec
 
-    async def check_spec(
-        self, spec: JobSpec, is_gone: Callable[[], Awaitable[bool]] | None = None
-    ) -> CheckedSpec:
+    async def check_spec(self, spec: JobSpec, is_gone: Callable[[], Awaitable[bool]]) -> CheckedSpec:
         """Check that a spec can run on this cluster.
 
         A check that reads files runs in a process with a limit of memory and time.
@@ -201,21 +199,32 @@ class Service:
         """Return the spec of a job with another last round (`set_last_round`), for `check_spec`.
 
         Raises:
-            SpecError: the number is out of range, or does not suit the algorithm.
-            RequestError: each round depends on the number of rounds, so that the rounds before would differ;
-                or the job ends by a stop rule besides `stop.round`.
+            SpecError: the number is out of range.
+            RequestError: the job ends by a stop rule besides `stop.round`.
         """
-        from jobs.spec.resolve import depends_on_num_rounds
-
         spec = self.parse_spec(set_last_round(job.spec, rounds))
         if spec.stop.model_copy(update={"round": None}).rule is not None:
             message, hint = "cannot change: stop rules end this job", "begin anew: clone it without `stop`"
             raise RequestError([FieldError("rounds", rounds, message, hint)])
+        return spec
+
+    def check_rounds(self, job: Job, spec: JobSpec, rounds: int) -> None:
+        """Check that the rounds of a job stay the same with its new last round.
+
+        Args:
+            job: the job.
+            spec: with the new last round (`parse_rounds`), checked by `check_spec`.
+            rounds: the new last round.
+
+        Raises:
+            RequestError: each round depends on the number of rounds, so that the rounds before would differ.
+        """
+        from jobs.spec.resolve import depends_on_num_rounds
+
         if spec.rounds != job.rounds_total and depends_on_num_rounds(spec):
             message = "cannot change: each round of this job depends on their number"
             hint = f"begin anew: fedsim clone {job.id} --set rounds={rounds}"
             raise RequestError([FieldError("rounds", rounds, message, hint)])
-        return spec
 
     async def make_class_map(self, job: Job, is_gone: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
         """Return the class map of a job; the first request makes it, in a process as in `check_spec`.

@@ -200,7 +200,7 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
     responses=describe_problems(400, 404, 409, 413, 415, 422, 503),
     openapi_extra=RESUME_BODY,
 )
-async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> Job:
+async def resume_job(request: Request, job_id: JobId, changes: ResumeBody, service: ServiceOf) -> Job:
     """Continue a failed or cancelled job from its last checkpoint, or give an ended job more rounds.
 
     The job is queued again.
@@ -211,7 +211,8 @@ async def resume_job(job_id: JobId, changes: ResumeBody, service: ServiceOf) -> 
         await service.spec_lookups.run_work(service.parse_spec, job.spec)
     else:
         spec = await service.spec_lookups.run_work(service.parse_rounds, job, changes.rounds)
-        await service.check_spec(spec)
+        await service.check_spec(spec, request.is_disconnected)
+        await service.spec_lookups.run_work(service.check_rounds, job, spec, changes.rounds)
     job = await run_in_threadpool(service.store.resume, job_id, changes.rounds)
     service.dispatcher.wake()
     return job

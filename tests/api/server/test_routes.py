@@ -300,6 +300,23 @@ def test_a_finished_job_is_given_more_rounds(service: RunningService, http: http
     problem(http.post(f"{JOBS}/0000/resume", json={"rounds": 9}), 404, "JOB_NOT_FOUND")
 
 
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"algorithm": "gone"}, "algorithm.name"),
+        ({"attack": "gone"}, "attack.name"),
+        ({"clients": {"sampler": {"name": "uniform", "gone": 1}}}, "clients.sampler.gone"),
+        ({"local": {"schedule": "gone"}}, "local.schedule.name"),
+    ],
+)
+def test_more_rounds_for_a_job_whose_plugin_is_gone_are_refused_by_its_name(
+    fields: dict[str, Any], path: str, service: RunningService, http: httpx.Client
+) -> None:
+    job = service.ended(rounds=5, **fields)
+    wrong = problem(http.post(f"{JOBS}/{job.id}/resume", json={"rounds": 8}), 422, "BAD_SPEC")
+    assert [fault["path"] for fault in wrong["errors"]] == [path]
+
+
 def test_a_job_that_ended_after_a_round_goes_on_until_another(
     service: RunningService, http: httpx.Client
 ) -> None:
