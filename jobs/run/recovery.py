@@ -9,16 +9,20 @@ from pathlib import Path
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.errors import FedsimError, JobNotFound
 from jobs.run.artifacts import MODEL, PARTITION, SPEC, list_stored_artifacts
-from jobs.settings import JOB_ID, Settings
+from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
+from jobs.spec.fields import NEW_JOB_ID
 from jobs.store.job_store import JobStore
 from jobs.store.records import RoundRecord
 
 
 def list_job_folders(settings: Settings) -> list[Path]:
-    """List the folders of jobs below `FEDSIM_HOME/jobs` that have a spec, the oldest job first."""
+    """List the folders of jobs below `FEDSIM_HOME/jobs` that have a spec, the oldest job first.
+
+    A folder with another name, such as a copy, is none of a job: an id holds the time when the job was made.
+    """
     folders = sorted((settings.home / "jobs").glob(f"*/{SPEC}"))
-    return [file.parent for file in folders if JOB_ID.fullmatch(file.parent.name)]
+    return [file.parent for file in folders if NEW_JOB_ID.fullmatch(file.parent.name)]
 
 
 def recover_jobs(settings: Settings, store: JobStore, warn: Callable[[str], None]) -> list[str]:

@@ -88,3 +88,16 @@ def test_a_folder_that_cannot_be_read_is_named_and_keeps_no_other_back(settings:
         assert (store.get(lost.id).state, store.get(lost.id).rounds_done) == (JobState.CANCELLED, 0)
     (sentence,) = said
     assert wrong.id in sentence
+
+
+def test_a_copy_of_a_folder_is_no_job(settings: Settings) -> None:
+    with JobStore.open(settings.database_url) as store:
+        job = store.create(parse_spec(SPEC))[0]
+        for folder in (job.id, f"{job.id}bak", f"{job.id}0123456789", "bak", "copy"):
+            save_spec(settings, job.model_copy(update={"id": folder}))
+        store.request_cancel(job.id)
+        store.delete(job.id)
+        said = list[str]()
+        assert recover_jobs(settings, store, said.append) == [job.id]
+        assert [each.id for each in store.list().jobs] == [job.id]
+    assert not said
