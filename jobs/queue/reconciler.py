@@ -273,7 +273,7 @@ class Reconciler:
     def _restart_job(self, ray: JobCluster, job: Job, what: str) -> None:
         """Restart a job whose process is gone; fail the job if it has had all its restarts."""
         limit, ray_job_id = max_restarts(job), get_ray_job_id(job)
-        if self.store.restart(job.id, limit, what[-4000:], lost_ray_job_id=ray_job_id):
+        if self.store.restart(job.id, limit, what, lost_ray_job_id=ray_job_id):
             log.warning("job %s starts again: %s", job.id, what)
             self._append_to_job_log(job, "WARNING", f"starting again: {what}")
             self.submit(ray, self.store.get(job.id))
@@ -287,7 +287,7 @@ class Reconciler:
         return self._refusal_counts[job.id] >= MAX_ATTEMPTS
 
     def _fail_job(self, job: Job, reason: FailureReason, message: str) -> None:
-        own, message = get_ray_job_id(job), message[-4000:]
+        own = get_ray_job_id(job)
         # Another service may have failed the job, and its user resumed it, while this one waited for Ray.
         if self.store.change_state(
             job.id, STARTED, JobState.FAILED, reason=reason, message=message, ray_job_id=own

@@ -27,10 +27,10 @@ from jobs.store.rows import (
     insert_recovered_job,
     insert_round,
     job_of,
-    make_storable,
     make_unsubmitted_conditions,
     read_job_row,
     resume_job,
+    shorten_message,
     write_warning,
 )
 from jobs.store.states import FINAL, STARTED, FailureReason, JobState, check_transition
@@ -331,7 +331,7 @@ class JobStore(JobReader):
         Raises:
             JobNotFound: if no job has this id.
         """
-        self._update_job(job_id, jobs.c.state == JobState.STARTING, waiting=make_storable(text))
+        self._update_job(job_id, jobs.c.state == JobState.STARTING, waiting=shorten_message(text))
 
     def _update_job(self, job_id: str, *where: ColumnElement[bool], **values: Any) -> bool:
         with self._write_engine.begin() as connection:

@@ -31,6 +31,9 @@ _DIGEST = select(rounds.c.digest).where(
 )
 """Statements of every round, built once: each would take longer to build than to run."""
 
+MOST_MESSAGE = 10_000
+"""The most characters of a message for people: a list of jobs has the messages of hundreds of jobs."""
+
 STAMPS = MappingProxyType({JobState.STARTING: "submitted_at", JobState.RUNNING: "started_at"})
 """The time column that is set when a job first enters a state; a final state sets `finished_at`."""
 
@@ -49,6 +52,12 @@ def event_of(row: RowMapping) -> JobEvent:
 def make_storable(text: str) -> str:
     """Return the text without characters that PostgreSQL or UTF-8 cannot hold."""
     return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def shorten_message(text: str) -> str:
+    """Return a message as the store keeps it: without its middle if it is very long, as errors with data."""
+    half = MOST_MESSAGE // 2
+    return make_storable(text if len(text) <= MOST_MESSAGE else f"{text[:half]} … {text[-half:]}")
 
 
 def make_no_such_job_error(job_id: str) -> JobNotFound:
@@ -178,7 +187,7 @@ def enter_state(
     """Move a locked job into a state: set its times and restarts, and write its event; `overrides` win."""
     if target is JobState.FAILED:
         reason = reason or FailureReason.INTERNAL
-    message = None if message is None else make_storable(message)
+    message = None if message is None else shorten_message(message)
     changes: dict[str, Any] = {"state": target.value, "reason": reason, "message": message, "waiting": None}
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
@@ -292,5 +301,5 @@ def write_warning(connection: Connection, row: RowMapping, text: str) -> bool:
     """Write a warning event of a locked job; write none after the final state, whose event is the last."""
     if row["state"] in FINAL:
         return False
-    write_event(connection, row, "warning", {"message": make_storable(text)})
+    write_event(connection, row, "warning", {"message": shorten_message(text)})
     return True

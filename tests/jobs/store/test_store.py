@@ -270,3 +270,12 @@ def test_a_finished_job_takes_more_rounds(store):
     assert job.message == "resumed with 9 rounds, after 3 of 3"
     assert [e.data.get("terminal", False) for e in store.events(job_id)].count(True) == 0
     assert [round.round for round in store.rounds(job_id)] == [1, 2, 3]
+
+
+def test_a_very_long_message_keeps_its_beginning_and_its_end(store):
+    job_id, text = running(store), f"client 3 failed: {'x' * 1_000_000} (net.py:7)"
+    assert store.add_warning(job_id, text)
+    assert store.change_state(job_id, JobState.RUNNING, JobState.FAILED, message=text)
+    warned, failed = store.events(job_id)[-2:]
+    for kept in (store.get(job_id).message, warned.data["message"], failed.data["message"]):
+        assert (len(kept) < 10_010, kept[:16], kept[-10:]) == (True, "client 3 failed:", "(net.py:7)")
