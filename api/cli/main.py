@@ -1,11 +1,13 @@
 """The `fedsim` command.
 
-Exit codes: 0 success, 1 the job failed, 2 wrong arguments or a wrong spec, 3 the job does not fit the
-cluster, 4 the service does not answer or refuses, 5 internal error, 130 stopped by Ctrl-C, 143 by SIGTERM.
+Exit codes: 0 success, 1 the job failed or a file cannot be written, 2 wrong arguments or a wrong spec,
+3 the job does not fit the cluster, 4 the service does not answer or refuses, 5 internal error, 130 stopped by
+Ctrl-C, 143 by SIGTERM.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -76,6 +78,9 @@ EXIT_CODES: dict[type[FedsimError], int] = {
 BUG = 5
 INTERRUPTED = 130
 
+DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+"""Errors of a disk that is full or read-only, and of a file that this user may not use: no bugs of fedsim."""
+
 app = typer.Typer(
     name="fedsim",
     help="Simulate federated learning. Start with: fedsim demo",
@@ -137,8 +142,8 @@ def _run() -> int:
     except FedsimError as error:
         return _report_error(error)
     except Exception as error:
-        if missing := _find_missing_library(error):
-            return _report_error(missing)
+        if explained := _find_missing_library(error) or _find_disk_error(error):
+            return _report_error(explained)
         path = _write_trace(traceback.format_exc())
         print(f"fedsim: internal error (a bug in fedsim); the stack trace is in {path}", file=sys.stderr)
         return BUG
@@ -164,6 +169,16 @@ def _find_missing_library(error: Exception) -> SettingsError | None:
         "install fedsim with its libraries (docs/operations.md, Install), or let a service run the job: "
         "fedsim submit SPEC",
     )
+
+
+def _find_disk_error(error: Exception) -> CheckpointError | None:
+    """Explain a file that cannot be used: the disk is full or read-only, or the user may not."""
+    if not isinstance(error, OSError) or error.errno not in DISK_ERRNOS:
+        return None
+    # An error while a file is written does not name it.
+    file = error.filename or "a file, or standard output,"
+    hint = "free space on its disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name another place"
+    return CheckpointError(f"{file} cannot be used: {error.strerror}", f"{hint}, and give the command again")
 
 
 def find_exit_code(error: FedsimError) -> int:

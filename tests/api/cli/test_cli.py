@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -160,6 +161,17 @@ def test_a_bug_is_exit_5_and_its_trace_is_kept(fedsim: Fedsim, monkeypatch: pyte
     assert len(outcome.err.splitlines()) == 1
     trace = Path(outcome.err.split()[-1])
     assert "deep inside" in trace.read_text()
+
+
+def test_a_full_disk_is_no_bug_and_is_named(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/full/rounds.jsonl")
+
+    monkeypatch.setattr("jobs.spec.presets", write)
+    outcome = fedsim("presets")
+    assert outcome.code == 1
+    assert "/full/rounds.jsonl cannot be used: No space left" in outcome.err
+    assert "free space" in outcome.err
 
 
 def test_being_stopped_is_exit_130(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
