@@ -50,12 +50,11 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
 
 
 def read_class_map(settings: Settings, job_id: str) -> dict[str, Any] | None:
-    """Read the map of a job from its folder; None if it was not made yet."""
-    kept = settings.job_dir(job_id) / FILE
-    if not kept.is_file():
-        return None
-    known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
-    return known
+    """Read the map of a job from its folder; None if it was not made yet, or a crash has damaged its file."""
+    with suppress(OSError, ValueError):
+        known: dict[str, Any] = json.loads((settings.job_dir(job_id) / FILE).read_text("utf-8"))
+        return known
+    return None
 
 
 def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:

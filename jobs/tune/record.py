@@ -64,7 +64,7 @@ class SearchRecord:
     """The record of a search in a folder, written line by line; a killed search goes on from it.
 
     Args:
-        folder: of the search; it is created.
+        folder: of the search; it exists.
         search: the fields on which the results depend, as plain data.
 
     Attributes:
@@ -80,14 +80,16 @@ class SearchRecord:
     def __init__(self, folder: Path, search: Mapping[str, Any]) -> None:
         self.folder, self.trials = folder, list[Trial]()
         self.metric, self.test, self.test_job = "", dict[int, dict[str, Any]](), ""
-        folder.mkdir(parents=True, exist_ok=True)
-        plain = json.loads(json.dumps(search))
-        file = folder / SEARCH
-        if file.is_file() and (found := list_differences(json.loads(file.read_text("utf-8")), plain)):
+        text, file = json.dumps(search, indent=2, ensure_ascii=False) + "\n", folder / SEARCH
+        if not file.is_file():
+            # In one step: a search that is killed meanwhile can begin again.
+            aside = file.with_suffix(".part")
+            aside.write_text(text, "utf-8")
+            aside.replace(file)
+        elif found := list_differences(json.loads(file.read_text("utf-8")), json.loads(text)):
             raise SettingsError(
                 f"--out {str(folder)!r} has another search: {'; '.join(found)}", "name another folder"
             )
-        file.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", "utf-8")
         for line in read_lines(folder / TRIALS):
             self._take(line)
 

@@ -23,6 +23,8 @@ def test_the_counts_are_those_of_the_job(tmp_path: Path, partition: object) -> N
     plain = parse_spec({**spec.model_dump(mode="json"), "data": {**data, "partition": "iid"}})
     assert made["counts"] == make_partition_report(plain, settings, lambda phase: None).counts.tolist()
     assert (made["clients"], len(made["classes"]), len(made["distances"])) == (6, 10, 6)
+    (settings.job_dir("abc") / FILE).write_bytes(b"")  # as a crash of the machine may leave it
+    assert load_class_map(spec, settings, "abc") == made
 
 
 def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path) -> None:

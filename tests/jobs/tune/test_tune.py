@@ -25,7 +25,7 @@ from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.tune import search as search_module
 from jobs.tune import trial as trial_module
-from jobs.tune.record import TRIALS, open_record
+from jobs.tune.record import SEARCH, TRIALS, open_record
 from jobs.tune.result import TuneResult
 from jobs.tune.search import tune
 from jobs.tune.trial import Trainer, TrialWork, make_trial_spec
@@ -225,6 +225,25 @@ def test_a_folder_has_one_search(tmp_path: Path, settings: Settings) -> None:
     run(tmp_path, settings, test=False)
     with pytest.raises(SettingsError, match=r"local.lr was .*another folder"):
         run(tmp_path, settings, space={"local.lr": [0.1, 0.2]})
+
+
+def test_the_plan_of_a_search_is_written_once_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", fail)
+        with pytest.raises(KeyboardInterrupt), open_record(tmp_path, {"seed": 1}):
+            pass
+    assert not (tmp_path / SEARCH).exists()
+    with open_record(tmp_path, {"seed": 1}):
+        pass
+    monkeypatch.setattr(Path, "write_text", fail)
+    with open_record(tmp_path, {"seed": 1}):
+        pass
+    assert json.loads((tmp_path / SEARCH).read_text("utf-8")) == {"seed": 1}
 
 
 def test_two_searches_do_not_share_a_folder(tmp_path: Path, settings: Settings) -> None:
