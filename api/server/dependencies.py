@@ -27,7 +27,6 @@ from fedsim.errors import FieldError, RequestError
 from jobs.spec import MAX_ROUNDS, parse_text
 from jobs.spec.error_messages import shorten_value
 from jobs.spec.submission import LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, MAX_PRIORITY
-from jobs.store.job_store import JobStore
 
 SUBMISSION_TYPES = (
     "application/json",
@@ -127,11 +126,6 @@ async def get_service(request: Request) -> Service:
     """Return the running service."""
     found: Service = request.app.state.service
     return found
-
-
-async def get_store(request: Request) -> JobStore:
-    """Return the job store."""
-    return (await get_service(request)).store
 
 
 async def get_streams(request: Request) -> OpenStreams:
@@ -278,7 +272,6 @@ def make_event_id_error(given: str) -> RequestError:
 
 JobId = Annotated[str, Path(description="Id of the job.", min_length=1, max_length=64)]
 ServiceOf = Annotated[Service, Depends(get_service)]
-StoreOf = Annotated[JobStore, Depends(get_store)]
 StreamsOf = Annotated[OpenStreams, Depends(get_streams)]
 SubmissionBody = Annotated[SubmissionRequest, Depends(read_submission)]
 CloningBody = Annotated[CloneRequest, Depends(read_clone_request)]

@@ -156,7 +156,7 @@ def describe_problems(
     return answers
 
 
-def answer_fedsim_error(error: FedsimError) -> Response:
+async def answer_fedsim_error(_: Request, error: FedsimError) -> Response:
     """Make the answer for a fedsim error; a code without a status in the table is a 500."""
     status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
     if status == 500:
@@ -172,7 +172,7 @@ def answer_fedsim_error(error: FedsimError) -> Response:
     return make_problem(status, detail, code=error.code, hint=error.hint, errors=faults, headers=headers)
 
 
-def answer_validation_error(error: RequestValidationError) -> Response:
+async def answer_validation_error(_: Request, error: RequestValidationError) -> Response:
     """Make the answer for wrong parameters, with all errors."""
     items = error.errors()
     count = len(items)
@@ -181,7 +181,7 @@ def answer_validation_error(error: RequestValidationError) -> Response:
     return make_problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
 
 
-def answer_http_error(request: Request, error: HTTPException) -> Response:
+async def answer_http_error(request: Request, error: HTTPException) -> Response:
     """Make the answer for a refusal of the web layer, e.g. an unknown address or a wrong method."""
     detail, hint = ROUTER_MESSAGES.get(str(error.detail), (str(error.detail), ""))
     headers = dict(error.headers or {})
@@ -229,26 +229,19 @@ class UnexpectedErrorLayer:
                 await answer(scope, receive, send)
 
 
+async def answer_store_error(_: Request, error: Exception) -> Response:
+    """Make the answer for a database that does not answer."""
+    logger.error("the database does not answer", exc_info=error)
+    return make_problem(
+        503, "the database does not answer", hint="try again; see the server's log for details"
+    )
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make `app` answer every error as a problem."""
-
-    async def fedsim_error(_: Request, error: Exception) -> Response:
-        return answer_fedsim_error(error)  # type: ignore[arg-type]
-
-    async def validation_error(_: Request, error: Exception) -> Response:
-        return answer_validation_error(error)  # type: ignore[arg-type]
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        return answer_http_error(request, error)  # type: ignore[arg-type]
-
-    async def store_error(_: Request, error: Exception) -> Response:
-        logger.error("the database does not answer", exc_info=error)
-        return make_problem(
-            503, "the database does not answer", hint="try again; see the server's log for details"
-        )
-
-    app.add_exception_handler(FedsimError, fedsim_error)
     for silent in NO_ANSWER_ERRORS:
-        app.add_exception_handler(silent, store_error)
-    app.add_exception_handler(RequestValidationError, validation_error)
-    app.add_exception_handler(HTTPException, http_error)
+        app.add_exception_handler(silent, answer_store_error)
+    # A handler takes errors of its own class only.
+    app.add_exception_handler(FedsimError, answer_fedsim_error)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, answer_validation_error)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, answer_http_error)  # type: ignore[arg-type]

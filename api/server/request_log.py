@@ -13,13 +13,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.sdk.calls import PREFIX
+from api.server.errors import METHODS
 from api.server.metrics import ServiceMetrics
 from api.server.service_log import request_id
 
 logger = logging.getLogger("fedsim.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 WARNING_STATUSES = frozenset({401, 403, 429})
 CLOSED_EARLY = 499

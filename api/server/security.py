@@ -152,14 +152,14 @@ class SecurityLayer:
             return
         add_headers = _with_headers(send, scope["path"])
         headers = Headers(scope=scope)
-        refusal = self._too_often(scope) or self._refusal(scope["path"], headers)
+        refusal = self._refuse_too_many(scope) or self._refuse(scope["path"], headers)
         if refusal is not None:
             await refusal(scope, receive, add_headers)
             return
         await self._serve_limited(scope, receive, add_headers)
 
-    def _too_often(self, scope: Scope) -> Response | None:
-        if self._open(scope["path"]):
+    def _refuse_too_many(self, scope: Scope) -> Response | None:
+        if _is_open(scope["path"]):
             return None
         seconds = self.rate.take_request((scope.get("client") or ("",))[0])
         if not seconds:
@@ -168,7 +168,7 @@ class SecurityLayer:
         headers = {"Retry-After": str(seconds)}
         return make_problem(429, detail, hint=f"try again in {seconds} s", headers=headers)
 
-    def _refusal(self, path: str, headers: Headers) -> Response | None:
+    def _refuse(self, path: str, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.hosts.allows_host(host):
             hint = "use the address of the server, or start the server with --allow-host NAME"
@@ -176,10 +176,10 @@ class SecurityLayer:
         if origin is not None and not self.hosts.allows_origin(origin, host):
             detail = f"pages of {origin!r} may not call this server"
             return make_problem(403, detail, hint="open the page of this server")
-        if not self._open(path) and _is_from_foreign_page(headers):
+        if not _is_open(path) and _is_from_foreign_page(headers):
             return make_problem(403, "pages of other sites may not call this server")
         # The same answer for a missing and for a wrong token, so that it reveals nothing.
-        if not self._open(path) and not self._is_authorised(headers.get("authorization", "")):
+        if not _is_open(path) and not self._is_authorised(headers.get("authorization", "")):
             return make_problem(401, "a token is required", headers={"WWW-Authenticate": "Bearer"})
         if _length(headers) > self.body_limit:
             return self._too_large()
@@ -189,9 +189,6 @@ class SecurityLayer:
         return make_problem(
             413, f"the body is larger than {self.body_limit:,} bytes", hint="send a smaller body"
         )
-
-    def _open(self, path: str) -> bool:
-        return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
     def _is_authorised(self, header: str) -> bool:
         if self.token is None:
@@ -222,6 +219,11 @@ class SecurityLayer:
             if started:
                 raise
             await self._too_large()(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    """Whether an address needs no token."""
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
 def _is_from_foreign_page(headers: Headers) -> bool:

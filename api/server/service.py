@@ -111,7 +111,7 @@ class Service:
         self.settings = settings = replace(settings, allow_python=bool(settings.allow_python))
         self.store, self.dispatcher = store, dispatcher
         self.event_hub = EventHub(store)
-        self.ended_jobs = EndedJobs(self._over)
+        self.ended_jobs = EndedJobs(self._has_ended)
         self.catalogue = Catalogue()
         # One at a time, because two planners would slow each other.
         self.planner = WorkProcess(
@@ -139,7 +139,7 @@ class Service:
         )
         self.store_probe = SharedProbe(lambda: store.count(ACTIVE))
 
-    def _over(self, job_id: str) -> bool:
+    def _has_ended(self, job_id: str) -> bool:
         try:
             return self.store.get(job_id).state in FINAL
         except JobNotFound:

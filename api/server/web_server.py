@@ -47,11 +47,11 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise _cannot_listen(host, port, error) from error
+        raise _make_listen_error(host, port, error) from error
     return listener
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
+def _make_listen_error(host: str, port: int, error: OSError) -> SettingsError:
     if isinstance(error, PermissionError):
         return SettingsError(f"you may not use port {port}", "use a port above 1023")
     url = make_local_url(host, port)

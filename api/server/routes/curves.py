@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from api.server.dependencies import ServiceOf
 from api.server.errors import describe_problems
 from api.server.slow_lookups import Interest
+from jobs.settings import JOB_ID
 from jobs.store.job_store import JobStore
 
 router = APIRouter(tags=["jobs"])
@@ -19,7 +20,7 @@ MOST_JOBS = 100
 MOST_ANSWERED_POINTS = 10_000
 """Points of one answer: the database reads a whole record for each."""
 
-Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
+Id = Annotated[str, StringConstraints(pattern=f"^{JOB_ID.pattern}$")]
 Metric = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 

@@ -86,9 +86,5 @@ def get_version() -> Version:
 def get_metrics(request: Request, service: ServiceOf) -> Response:
     """Get the metrics for Prometheus: jobs, rounds, client updates, seconds, traffic, queue, requests."""
     ready = service.dispatcher.find_obstacle() is None and not request.app.state.stopping
-    try:
-        text: bytes = request.app.state.metrics.format_text(service.store.totals, ready)
-    except SQLAlchemyError as error:
-        logger.error("the database does not answer: %s", error)
-        return make_problem(503, "the database does not answer", hint="see the server's log")
+    text: bytes = request.app.state.metrics.format_text(service.store.totals, ready)
     return Response(text, media_type=PROMETHEUS)

@@ -19,7 +19,6 @@ from api.server.dependencies import (
     JobId,
     ResumeBody,
     ServiceOf,
-    StoreOf,
     SubmissionBody,
     SubmissionRequest,
 )
@@ -164,9 +163,9 @@ async def list_jobs(
 
 
 @router.get("/jobs/{job_id}", responses=describe_problems(404, 422))
-def get_job(job_id: JobId, store: StoreOf) -> Job:
+def get_job(job_id: JobId, service: ServiceOf) -> Job:
     """Get a job."""
-    return store.get(job_id)
+    return service.store.get(job_id)
 
 
 @router.delete("/jobs/{job_id}", status_code=204, responses=describe_problems(404, 409, 422))
