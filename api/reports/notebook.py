@@ -174,7 +174,7 @@ def render_job(job: Job) -> str:
         *score,
         *([("message", job.message)] if job.message else []),
     ]
-    return render_html_table([], [[f"{name}", str(value)] for name, value in facts])
+    return render_html_table([], [[name, str(value)] for name, value in facts])
 
 
 def render_rounds(records: Sequence[RoundRecord]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from api.sdk.rounds import read_rounds
 from api.sdk.run_sources import RunSource, explain_missing_paths
 from api.sdk.transport.connection import Connection
 from fedsim.errors import JobNotFound, SettingsError
+from jobs.spec.fields import NEW_JOB_ID
 from jobs.spec.sweep import GROUP
 from jobs.store.records import Job
-
-JOB_ID = re.compile(r"[0-9a-z]{12}")
 
 
 async def read_runs(
@@ -73,7 +71,7 @@ async def find_jobs(connection: Connection, text: str) -> list[Job]:
     Raises:
         JobNotFound: there is no such job and no such sweep.
     """
-    if JOB_ID.fullmatch(text):
+    if NEW_JOB_ID.fullmatch(text):
         try:
             return [await connection.send(calls.get_job(text))]
         except JobNotFound:

@@ -22,7 +22,7 @@ LONGEST_PAUSE = 3.0
 """Seconds between two looks at a group of jobs, at most."""
 
 Jobs = dict[str, Job]
-"""{mark of a run: its job}."""
+"""{hash of the spec of a run: its job}."""
 
 News = Callable[["SweepView"], None]
 """Called with a sweep after each look at its jobs."""
@@ -58,7 +58,7 @@ class SweepView:
     Attributes:
         sweep: the sweep's file.
         members: its runs.
-        found: the job of each run, by the mark of the run.
+        found: the job of each run, by the hash of its spec.
     """
 
     def __init__(self, sweep: Sweep, members: list[Member], found: Jobs | None = None) -> None:
@@ -166,11 +166,11 @@ def _match_jobs(sweep: Sweep, jobs: list[Job]) -> Jobs:
     found: Jobs = {}
     for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
         try:
-            mark = sweep.hash_spec(parse_spec(job.spec))
+            spec_hash = sweep.hash_spec(parse_spec(job.spec))
         except SpecError:
             continue  # a spec of another version: if the job is one of ours, the service finds it by its key
-        if mark not in found or _rank_job(job) < _rank_job(found[mark]):
-            found[mark] = job
+        if spec_hash not in found or _rank_job(job) < _rank_job(found[spec_hash]):
+            found[spec_hash] = job
     return found
 
 
@@ -181,11 +181,11 @@ def _rank_job(job: Job) -> int:
 async def refresh_sweep(connection: Connection, view: SweepView) -> None:
     """Ask for the jobs of a sweep, and forget the deleted ones."""
     by_id = {job.id: job for job in await read_group(connection, view.sweep.name)}
-    for mark, job in list(view.found.items()):
+    for spec_hash, job in list(view.found.items()):
         if job.id in by_id:
-            view.found[mark] = by_id[job.id]
+            view.found[spec_hash] = by_id[job.id]
         else:
-            del view.found[mark]
+            del view.found[spec_hash]
 
 
 async def wait_for_sweep(

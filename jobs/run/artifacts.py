@@ -60,18 +60,13 @@ STORED_ARTIFACTS = (MODEL, CHOSEN, PARTITION, PERSONAL)
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def spec_text(job: Job) -> str:
-    """Return the spec of a job as YAML."""
-    return dump_spec(job.spec)
-
-
 def save_spec(settings: Settings, job: Job) -> None:
     """Write the spec into the job's directory, beside its log.
 
     Raises:
         CheckpointError: the directory cannot be written.
     """
-    Folder(str(settings.job_dir(job.id))).write(SPEC, spec_text(job).encode())
+    Folder(str(settings.job_dir(job.id))).write(SPEC, dump_spec(job.spec).encode())
 
 
 def save_model(

@@ -17,7 +17,6 @@ from jobs.run.artifacts import (
     save_chosen_model,
     save_partition,
     save_personal_scores,
-    spec_text,
 )
 from jobs.run.checkpoint_policy import describe_last_checkpoint
 from jobs.run.job_watcher import JobWatcher
@@ -28,6 +27,7 @@ from jobs.run.run_steps import Attempt
 from jobs.run.startup import StartupWaiter, has_free_capacity
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.spec_text import dump_spec
 from jobs.store.records import Job, RoundRecord
 from jobs.tracking.tracked_run import TrackedRun
 from jobs.tracking.trackers import Trackers, check_trackers
@@ -95,7 +95,7 @@ class JobListener(RunListener):
             self.trackers.end("KILLED" if self.watcher.is_stopped else "FAILED")
             raise
         kept = list_stored_artifacts(self.settings, self.job.id) if self.settings.track else ()
-        files = {SPEC: spec_text(self.job).encode()}
+        files = {SPEC: dump_spec(self.job.spec).encode()}
         for name in (name for name in kept if name != PARTITION):
             files[name] = b"".join(open_artifact(self.settings, self.job.id, name)[1])
         self.trackers.end("FINISHED", files)

@@ -30,7 +30,7 @@ from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import list_plugins, resolve_spec
 from jobs.store.job_store import JobStore
-from jobs.store.states import FINAL, FailureReason, JobState
+from jobs.store.states import FINAL, STARTED, FailureReason, JobState
 
 log = logging.getLogger("fedsim.runner")
 
@@ -143,10 +143,9 @@ def _write_failure(store: JobStore, job_id: str, error: Exception, ray_job_id: s
     if trace or not isinstance(error, FedsimError):
         log.error("%s", trace or "".join(traceback.format_exception(error)))
     message = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
-    sources = {JobState.STARTING, JobState.RUNNING}
     retry_store_call(
         lambda: store.change_state(
-            job_id, sources, JobState.FAILED, reason=reason, message=message, ray_job_id=ray_job_id
+            job_id, STARTED, JobState.FAILED, reason=reason, message=message, ray_job_id=ray_job_id
         )
     )
 

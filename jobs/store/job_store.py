@@ -240,7 +240,7 @@ class JobStore(JobReader):
             row = read_job_row(connection, job_id, lock=True)
             if row["state"] == JobState.QUEUED:
                 enter_state(connection, row, JobState.CANCELLED, None, "cancelled before it started")
-            elif row["state"] in (JobState.STARTING, JobState.RUNNING):
+            elif row["state"] in STARTED:
                 enter_state(connection, row, JobState.CANCELLING, None, None)
             return job_of(read_job_row(connection, job_id))
 

@@ -36,6 +36,14 @@ class RoundsFormat(StrEnum):
     CSV = "csv"
 
 
+class Place(StrEnum):
+    """Where the runs of a sweep or a table are made."""
+
+    SERVICE = "service"
+    POOL = "pool"
+    RAY = "ray"
+
+
 SpecArgument = Annotated[
     str,
     typer.Argument(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, UrlOption, make_folder
+from api.cli.commands.options import Format, FormatOption, Place, UrlOption, make_folder
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
     from jobs.grid.runner import Runs, TableProgress
     from jobs.grid.table import Table
     from jobs.grid.verdicts import Verdict
-
-
-class Place(StrEnum):
-    """Where runs are made."""
-
-    POOL = "pool"
-    RAY = "ray"
-    SERVICE = "service"
 
 
 def reproduce(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -12,16 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from api.cli.commands.options import Format
+
 if TYPE_CHECKING:
     from jobs.settings import Settings
     from jobs.store.job_store import JobStore
-
-
-class LogFormat(StrEnum):
-    """Format of the log of the service."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def serve(
@@ -38,7 +32,7 @@ def serve(
         list[str] | None, typer.Option(help="Additional host name of the service. Repeatable.")
     ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option(help="json: one object per line, including every request.")
+        Format | None, typer.Option(help="json: one object per line, including every request.")
     ] = None,
     idle_exit: Annotated[
         float | None,
@@ -60,7 +54,7 @@ def serve(
     settings = close_beyond_loopback(host, settings)
     check_trackers(settings.track)
     listener = open_listener(host, port)
-    if settings.log_format != LogFormat.JSON:
+    if settings.log_format != Format.JSON:
         from api.cli.display import print_message
 
         print_message("starting the service; this takes some seconds")
@@ -107,7 +101,7 @@ def announce_url(settings: Settings, url: str) -> None:
     from api.cli.display import print_message
 
     text = f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}"
-    if settings.log_format == LogFormat.JSON:
+    if settings.log_format == Format.JSON:
         logging.getLogger("fedsim.api").info(text)
     else:
         print_message(f"{text}; Ctrl-C stops it")

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, SetOption, UrlOption, make_folder
+from api.cli.commands.options import Format, FormatOption, Place, SetOption, UrlOption, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from api.sdk.sweeps import Cell, News, SweepView
     from jobs.store.records import Job
-
-
-class SweepPlace(StrEnum):
-    """Where the runs of a sweep are made."""
-
-    SERVICE = "service"
-    POOL = "pool"
-    RAY = "ray"
 
 
 def sweep(
@@ -39,9 +30,9 @@ def sweep(
         bool, typer.Option("--resume", help="Resume jobs that failed or were cancelled.")
     ] = False,
     on: Annotated[
-        SweepPlace,
+        Place,
         typer.Option("--on", help="service: jobs; pool: processes on this machine; ray: one by one."),
-    ] = SweepPlace.SERVICE,
+    ] = Place.SERVICE,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Runs at the same time (pool).")] = 2,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the runs of pool and ray.")
@@ -53,7 +44,7 @@ def sweep(
 
     Run again: makes only the missing runs.
     """
-    if on is not SweepPlace.SERVICE:
+    if on is not Place.SERVICE:
         given = {"--no-wait": not wait, "--resume": resume}
         _refuse_options(on, [name for name, is_given in given.items() if is_given])
         _run_here(file, sets or (), on, processes, out, format)
@@ -86,7 +77,7 @@ def sweep(
     raise typer.Exit(0 if done else 1)
 
 
-def _refuse_options(place: SweepPlace, names: list[str]) -> None:
+def _refuse_options(place: Place, names: list[str]) -> None:
     from fedsim.errors import SettingsError
 
     if names:
@@ -96,7 +87,7 @@ def _refuse_options(place: SweepPlace, names: list[str]) -> None:
 
 
 def _run_here(
-    file: str, sets: Sequence[str], place: SweepPlace, processes: int, out: Path, format: Format
+    file: str, sets: Sequence[str], place: Place, processes: int, out: Path, format: Format
 ) -> None:
     """Make the runs on this machine, print their table, and end the command."""
     from api.cli.display import print_json, print_message, print_table
@@ -108,11 +99,11 @@ def _run_here(
 
     grid = read_sweep(file, sets)
     view = SweepView(grid, members(grid))
-    if place is SweepPlace.POOL:
+    if place is Place.POOL:
         require_no_gpus(view.members)
     folder = make_folder(out / (make_slug(grid.name) or "sweep"))
     settings = Settings.from_env().add_local_folders(file)
-    at_a_time = processes if place is SweepPlace.POOL else None
+    at_a_time = processes if place is Place.POOL else None
     try:
         with lock_folder(folder, "sweep"):
             if there := count_finished(view.members, folder):

@@ -13,7 +13,8 @@ from api.reports.json_report import generate_report_lines
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
 from api.server.stored_rounds import read_all_rounds
-from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact, spec_text
+from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact
+from jobs.spec.spec_text import dump_spec
 
 router = APIRouter(tags=["jobs"])
 
@@ -70,7 +71,7 @@ def get_artifact(job_id: JobId, name: ArtifactName, service: ServiceOf) -> Respo
     job = service.store.get(job_id)
     headers = {"Content-Disposition": f'attachment; filename="{job_id}-{name}"'}
     if name == SPEC:
-        return _file(name, [spec_text(job)], headers)
+        return _file(name, [dump_spec(job.spec)], headers)
     if name == REPORT:
         records = read_all_rounds(service.store, job.id, 0)
         return _file(name, generate_report_lines(job, records), headers)
