@@ -237,10 +237,10 @@ def _extract_summary(text: str) -> str:
 
 
 def _read_source(source: str | Path) -> str:
-    if source == "-":
-        return sys.stdin.read()
     path = Path(source).expanduser()
     try:
+        if source == "-":
+            return sys.stdin.read()
         if path.is_file():
             return path.read_text("utf-8")
     except (OSError, ValueError) as error:

@@ -225,14 +225,12 @@ def make_label_key(axis: str) -> str:
 
 def _read_source(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
     """Return the plain data, the folder for relative paths, and the default name."""
-    if isinstance(source, Mapping):
-        return source, Path(), "sweep"
-    if source == "-":
-        return parse_text(sys.stdin.read()), Path(), "sweep"
     if not isinstance(source, str | Path):
         return source, Path(), "sweep"
     path = Path(source).expanduser()
     try:
+        if source == "-":
+            return parse_text(sys.stdin.read()), Path(), "sweep"
         return parse_text(path.read_text("utf-8")), path.parent, path.stem
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)

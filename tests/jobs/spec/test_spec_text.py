@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedsim.errors import SpecError
 from jobs.spec import apply_overrides, load_spec, parse_spec, preset_text, presets
 from jobs.spec.spec_text import CATALOGUE_SECTIONS, dump_spec, parse_text
+from jobs.spec.sweep import read_sweep
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "0.00001", "1.0e-05", "10e-6"])
@@ -172,6 +173,15 @@ def test_specs_are_read_from_files_stdin_and_presets(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", (tmp_path / "a.yaml").open())
     assert load_spec("-", ["rounds=2"]) == spec
     sys.stdin.close()
+
+
+@pytest.mark.parametrize("read", [load_spec, read_sweep])
+def test_a_text_on_stdin_that_is_not_utf_8_is_a_fault_of_the_spec(read, tmp_path, monkeypatch):
+    (tmp_path / "latin.yaml").write_bytes("name: Müller".encode("latin-1"))
+    with (tmp_path / "latin.yaml").open(encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(SpecError, match="cannot be read: 'utf-8' codec"):
+            read("-")
 
 
 def test_a_missing_spec_is_named_with_the_nearest_preset(tmp_path):
