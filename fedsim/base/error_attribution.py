@@ -75,7 +75,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def format_error(error: BaseException) -> str:
     """Return an error in one line: "ValueError: no examples", with its place if that is a user's code."""
     place = _find_own_place(error)
-    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    text = f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    # Records are UTF-8, and the name of a file, which an error may hold, need not be.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _find_own_place(error: BaseException) -> str:

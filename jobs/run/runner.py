@@ -156,7 +156,8 @@ def _log_to_job_file(settings: Settings, job_id: str) -> Iterator[None]:
     pattern = logging.Formatter("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     pattern.converter = time.gmtime  # the service writes to this file too, perhaps in another time zone
     handlers: list[logging.Handler] = [
-        logging.FileHandler(settings.log_path(job_id), encoding="utf-8"),
+        # The name of a file in an error need not be UTF-8: by default its line would be lost.
+        logging.FileHandler(settings.log_path(job_id), encoding="utf-8", errors="backslashreplace"),
         logging.StreamHandler(sys.stdout),
     ]
     root = logging.getLogger("fedsim")

@@ -182,6 +182,21 @@ def test_a_runner_whose_store_falls_silent_gives_up_and_fails_no_job(
     assert (job.state, job.message) == (JobState.STARTING, None)
 
 
+def test_the_log_has_an_error_with_the_name_of_a_file_that_is_not_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, job_id = begun(tmp_path, monkeypatch)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ClientFailed(3, "train", "OSError: caf\udce9.png", "the trace of caf\udce9.png")
+
+    monkeypatch.setattr(runner, "_run_rounds", fail)
+    assert main([job_id]) == 1
+    log = settings.log_path(job_id).read_text("utf-8")
+    assert "failed: client 3 failed in train: OSError: caf\\udce9.png" in log
+    assert "the trace of caf\\udce9.png" in log
+
+
 @pytest.mark.parametrize("what", ["get", "record_heartbeat"])
 def test_a_disk_that_is_full_ends_no_watch(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
