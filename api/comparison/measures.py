@@ -53,7 +53,7 @@ def measure_groups(
     baseline: int | None,
     comparable: Sequence[bool],
     lower_is_better: bool,
-    diverged: Collection[int] = (),
+    diverged: Collection[int],
 ) -> list[Measure | None]:
     """Compute a score over each group, and its difference from the baseline group.
 

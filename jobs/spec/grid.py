@@ -47,7 +47,7 @@ class GridRun(BaseModel):
         return ", ".join((*self.cell, f"seed {self.seed}"))
 
 
-def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> Iterator[GridRun]:
+def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str]) -> Iterator[GridRun]:
     """Yield all runs of a grid, seed by seed, so that every cell has a first result early.
 
     Args:

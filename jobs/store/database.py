@@ -255,7 +255,7 @@ def _read_version(connection: Connection) -> str | None:
     return version
 
 
-def alembic_config(connection: Connection | None = None) -> Any:
+def alembic_config(connection: Connection) -> Any:
     """Make Alembic's configuration for the migrations of this package, on an open connection."""
     from alembic.config import Config
 

@@ -133,8 +133,8 @@ def make_job_query(
     label: str | Collection[str] | None,
     order_by: str,
     limit: int,
-    algorithm: str | None = None,
-    search: str | None = None,
+    algorithm: str | None,
+    search: str | None,
 ) -> JobQuery:
     """Check the arguments of a list, and make its query.
 

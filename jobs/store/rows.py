@@ -105,7 +105,7 @@ def check_same_submission(row: RowMapping, submission: CheckedSubmission) -> Non
 
 
 def insert_job(
-    connection: Connection, submission: CheckedSubmission, message: str | None = None
+    connection: Connection, submission: CheckedSubmission, message: str | None
 ) -> tuple[RowMapping, bool]:
     """Insert a job, or find the job with its idempotency key; return its row, and whether it is new."""
     insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
