@@ -67,6 +67,10 @@ def require_tensors(what: str, found: Any, path: str = "") -> None:
         if not path:
             raise TypeError(f"{where} is a tensor; make it a mapping, such as {{'value': tensor}}")
         return
+    if isinstance(found, int | float | np.number):
+        tensor = f"torch.tensor({found})"
+        hint = f"make it a tensor: {tensor}" if path else f"make it a mapping: {{'value': {tensor}}}"
+        raise TypeError(f"{where} is {describe_type(found)}; {hint}")
     if not isinstance(found, Mapping):
         raise TypeError(f"{where} is {describe_type(found)}; a payload or state is a mapping of tensors")
     for key, part in found.items():
