@@ -148,7 +148,10 @@ def _load_losses(file: Path, examples: int) -> Losses | None:
 
 
 def _save_losses(file: Path, losses: Losses) -> None:
-    """Write the losses in one atomic step; several processes may write at once."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open_aside(file) as opened:
-        np.save(opened, losses)
+    """Write the losses in one atomic step, or log why not: this run has them, and another trains again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_aside(file) as opened:
+            np.save(opened, losses)
+    except OSError as error:
+        _LOG.warning("the expert's losses cannot be kept: %s", error)
