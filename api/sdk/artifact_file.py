@@ -1,12 +1,8 @@
-"""Artifacts on the client's side: their descriptions, and the files that downloads write."""
+"""Artifacts on the client's side: their descriptions, and the names of the files that downloads write."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict
 
@@ -45,18 +41,3 @@ def choose_path(name: str, path: str | Path | None) -> Path:
         raise ArtifactNotFound(f"'{name}' is not the name of a file; job.artifacts() lists them")
     wanted = Path() if path is None else Path(path)
     return wanted / Path(name).name if wanted.is_dir() else wanted
-
-
-@contextmanager
-def open_aside(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`; rename it to `path` at the end, or delete it after an error.
-
-    Each download has a temporary file of its own. If two downloads write one path, the later one stays.
-    """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with aside.open("wb") as file:
-            yield file
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -67,6 +67,10 @@ def require_tensors(what: str, found: Any, path: str = "") -> None:
         if not path:
             raise TypeError(f"{where} is a tensor; make it a mapping, such as {{'value': tensor}}")
         return
+    if isinstance(found, int | float | np.number):
+        tensor = f"torch.tensor({found})"
+        hint = f"make it a tensor: {tensor}" if path else f"make it a mapping: {{'value': {tensor}}}"
+        raise TypeError(f"{where} is {describe_type(found)}; {hint}")
     if not isinstance(found, Mapping):
         raise TypeError(f"{where} is {describe_type(found)}; a payload or state is a mapping of tensors")
     for key, part in found.items():
@@ -171,8 +175,12 @@ def flatten(tree: Tree) -> Tensor:
 
     >>> flatten({"layer": {"w": torch.ones(1, 2)}, "b": torch.tensor(3.0)})
     tensor([1., 1., 3.], dtype=torch.float64)
+    >>> flatten({"count": torch.tensor(20_000_001), "loss": torch.tensor(0.5)}).tolist()
+    [20000001.0, 0.5]
     """
     parts = [leaf.reshape(-1) for _, leaf in leaves(tree)]
+    if len({part.dtype for part in parts}) > 1:  # torch.cat alone would round whole numbers to float32
+        parts = [part.to(torch.float64) for part in parts]
     return torch.cat(parts).to(torch.float64) if parts else torch.zeros(0, dtype=torch.float64)
 
 

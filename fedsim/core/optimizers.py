@@ -71,6 +71,10 @@ class Adam(LocalOptimizer):
     eps: Positive = 1e-8
     amsgrad: bool = False
 
+    def __post_init__(self) -> None:
+        # Torch refuses a pair with a whole number, such as (0, 0.999).
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):

@@ -194,14 +194,14 @@ def _pool(states: States) -> Mapping[str, State] | None:
 
 def _summarise_clients(name: str, values: Real) -> dict[str, float]:
     """Return the mean, the deviation and the mean of the worst tenth of the clients' values."""
-    best_last = np.sort(values[~np.isnan(values)] if name in MAY_BE_UNDEFINED else values)
-    if not len(best_last):
+    ordered = np.sort(values[~np.isnan(values)] if name in MAY_BE_UNDEFINED else values)
+    if not len(ordered):
         return {}
-    worst = max(1, round(WORST * len(best_last)))
-    least = best_last[:worst] if METRICS[name].higher_is_better else best_last[-worst:]
+    worst = max(1, round(WORST * len(ordered)))
+    least = ordered[:worst] if METRICS[name].higher_is_better else ordered[-worst:]
     return {
-        f"personal_{name}_mean": float(best_last.mean()),
-        f"personal_{name}_std": float(best_last.std()),
+        f"personal_{name}_mean": float(ordered.mean()),
+        f"personal_{name}_std": float(ordered.std()),
         f"personal_{name}_worst10": float(least.mean()),
     }
 

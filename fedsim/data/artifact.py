@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsim.base.files import open_aside
 from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Dataset, Indices
 from fedsim.data.federation import Federation
@@ -48,9 +48,11 @@ def save_partition(path: Path, federation: Federation, about: Mapping[str, Any])
         arrays |= {"test_indices": tests.indices, "test_offsets": tests.offsets}
     path.parent.mkdir(parents=True, exist_ok=True)
     files = path.with_name(path.name + ".npz"), path.with_name(path.name + ".json")
-    _write_aside(files[0], lambda target: np.savez_compressed(target, **arrays))  # type: ignore[arg-type]
+    with open_aside(files[0]) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     text = json.dumps(_describe_partition(federation, counts, about), indent=2, ensure_ascii=False) + "\n"
-    _write_aside(files[1], lambda target: target.write(text.encode()))
+    with open_aside(files[1]) as file:
+        file.write(text.encode())
     return files
 
 
@@ -68,11 +70,3 @@ def _describe_partition(federation: Federation, counts: Indices, about: Mapping[
         "digest": partition_digest(federation.train),
         "statistics": summarise_counts(counts, federation.train.sizes()),
     }
-
-
-def _write_aside(path: Path, fill: Any) -> None:
-    """Write into a temporary file, then rename it: a reader never sees an incomplete file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("wb") as target:
-        fill(target)
-    aside.replace(path)

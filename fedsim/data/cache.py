@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsim.base.files import open_aside
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array
 from fedsim.data.leftovers import remove_leftovers
@@ -115,15 +116,10 @@ def _load_entry(entry: Path) -> dict[str, Array] | None:
 
 def _write_pointer(folder: Path, glance: str, content: str) -> None:
     try:
-        _write_aside(folder / f"{glance}.key", content)
+        with open_aside(folder / f"{glance}.key") as file:
+            file.write(content.encode())
     except OSError:
         _LOG.debug("cannot write into %s", folder)
-
-
-def _write_aside(path: Path, text: str) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    aside.replace(path)
 
 
 def _store_entry(folder: Path, content: str, arrays: Mapping[str, Array]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.data.dataset import Array, Indices
+from fedsim.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,9 @@ class Partition:
         offsets: int64 [N + 1]; client i holds `indices[offsets[i]:offsets[i + 1]]`.
         notes: changes that were necessary, such as "3 clients filled up to 10 examples".
         names: the name of each client, such as a hospital; () without names.
+
+    Raises:
+        DataError: if the offsets do not cut the indices into lists.
 
     Example:
         >>> partition = Partition(np.array([0, 2, 1]), np.array([0, 2, 3]))
@@ -44,6 +48,10 @@ class Partition:
             view = np.ascontiguousarray(getattr(self, name), dtype=np.int64).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
+        cuts, end = self.offsets, len(self.indices)
+        if not len(cuts) or (cuts[0], cuts[-1]) != (0, end) or (np.diff(cuts) < 0).any():
+            message = f"the offsets of a partition do not cut its {end:,} indices into lists"
+            raise DataError(message, f"let them begin with 0, never fall, and end with {end}")
 
     @property
     def num_clients(self) -> int:

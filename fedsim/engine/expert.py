@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
+from fedsim.base.files import open_aside
 from fedsim.base.memory_usage import name_processor
 from fedsim.clients.population import Population
 from fedsim.core.local_training import LocalTraining
@@ -148,8 +148,10 @@ def _load_losses(file: Path, examples: int) -> Losses | None:
 
 
 def _save_losses(file: Path, losses: Losses) -> None:
-    """Write the losses in one atomic step; several processes may write at once."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_suffix(f".{os.getpid()}.tmp.npy")
-    np.save(aside, losses)
-    aside.replace(file)
+    """Write the losses in one atomic step, or log why not: this run has them, and another trains again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_aside(file) as opened:
+            np.save(opened, losses)
+    except OSError as error:
+        _LOG.warning("the expert's losses cannot be kept: %s", error)

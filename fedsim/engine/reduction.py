@@ -135,8 +135,7 @@ def require_updates(reduced: ReducedUpdates, failed: str) -> ReducedUpdates:
         CohortFailed: every client failed.
     """
     if reduced.failed and not reduced.clients:
-        client = reduced.failed[0]
-        cause = reduced.engine["client_errors"][str(client)]
+        client, cause = next(iter(reduced.engine["client_errors"].items()))
         hint = "faults.client_error: fail shows the first error at once"
         raise CohortFailed(f"{failed}; client {client}: {cause}", hint)
     return reduced

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,8 +24,7 @@ from fedsim.core.capabilities import (
 
 def make_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """Return the broadcast to the clients of each architecture: {"0": {payload name: tree}, "1": ...}."""
-    with attribute_server_errors(algorithm, "broadcast"):
-        return {key: algorithm.broadcast(each, state) for key, each in ctx.architectures.items()}
+    return _call_by_architecture(algorithm, "broadcast", algorithm.broadcast, ctx, state)
 
 
 def make_personal_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
@@ -33,21 +32,36 @@ def make_personal_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> 
     own = capability(algorithm, PersonalBroadcast)
     if own is None:
         return make_broadcasts(algorithm, ctx, state)
-    with attribute_server_errors(algorithm, "broadcast_personal"):
-        return {key: own.broadcast_personal(each, state) for key, each in ctx.architectures.items()}
+    return _call_by_architecture(algorithm, "broadcast_personal", own.broadcast_personal, ctx, state)
+
+
+def _call_by_architecture(
+    algorithm: Algorithm,
+    stage: str,
+    hook: Callable[[Context, Any], Mapping[str, Tree]],
+    ctx: Context,
+    state: Any,
+    what: str = "payload",
+) -> dict[str, Mapping[str, Tree]]:
+    """Return what a hook of the algorithm returns for each architecture: trees of tensors by name."""
+    with attribute_server_errors(algorithm, stage):
+        return {key: _require_trees(what, hook(each, state)) for key, each in ctx.architectures.items()}
+
+
+def _require_trees(what: str, returned: Any) -> Mapping[str, Tree]:
+    """Return what a hook returned; raise TypeError unless it is a mapping of names to trees of tensors."""
+    if not isinstance(returned, Mapping):
+        raise TypeError(f"it returned {tree.describe_type(returned)}; return a mapping {{name: {what}}}")
+    for name, found in returned.items():
+        tree.require_tensors(f"the {what} {name!r}", found)
+    return returned
 
 
 def list_deployed_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """Return the models to evaluate, per architecture: {"0": {model name: tree}, "1": ...}."""
     if not algorithm.deploys_models:
         return {key: {} for key in ctx.architectures}
-    with attribute_server_errors(algorithm, "deploy_models"):
-        deployed = {key: algorithm.deploy_models(each, state) for key, each in ctx.architectures.items()}
-        for models in deployed.values():
-            if not isinstance(models, Mapping):
-                found = tree.describe_type(models)
-                raise TypeError(f"it returned {found}; return a mapping, such as {{'global': params}}")
-        return deployed
+    return _call_by_architecture(algorithm, "deploy_models", algorithm.deploy_models, ctx, state, "model")
 
 
 def select_survey_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
@@ -82,9 +96,10 @@ def make_instructions(
     if instructing is None:
         return {}
     with attribute_server_errors(algorithm, "instruct_client"):
-        return {
+        sent = {
             client: instructing.instruct_client(ctx.for_client(client), state, client) for client in cohort
         }
+        return {client: _require_trees("payload", found) for client, found in sent.items()}
 
 
 def make_personal_instructions(

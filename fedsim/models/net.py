@@ -394,6 +394,13 @@ class Net:
         """
         return self.run_blocks(params, features, start=self.block_names[-1])
 
+    @cached_property
+    def _head_module(self) -> tuple[str, nn.Module, dict[str, str]]:
+        """The head of a net that is no chain: its path, its submodule, and its ties."""
+        path = self._facts.head if self._facts else self.block_names[-1]
+        head = self.module.get_submodule(path)
+        return path, head, list_ties(head)
+
     def _run_whole(self, params: Params, x: Tensor, start: str | None, stop: str | None) -> Tensor:
         """`run_blocks` of a net that is no chain: the whole model, its features, or its head."""
         state = {key: params[key] for key in self.keys if key in params}
@@ -404,15 +411,14 @@ class Net:
         if self.head_error or {start, stop} - {None} != {last}:
             reason = self.head_error or f"only its head {last!r} can run alone"
             raise ValueError(f"{self.name} cannot be cut into blocks: {reason}; {DECLARE}")
-        path = self._facts.head if self._facts else last
-        head = self.module.get_submodule(path)
+        path, head, ties = self._head_module
         if start is not None:
             own = {
                 key.removeprefix(f"{path}."): value
                 for key, value in state.items()
                 if key.startswith(f"{path}.")
             }
-            return select_logits(run_module(head, own, list_ties(head), x))
+            return select_logits(run_module(head, own, ties, x))
         caught = list[Tensor]()
         handle = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
         try:

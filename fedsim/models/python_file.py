@@ -12,6 +12,7 @@ import inspect
 import linecache
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,9 @@ from torch import nn
 from fedsim.base import rng
 from fedsim.base.parameters import make_spec_error
 from fedsim.base.python_source import read_source
+
+_RUNNING = threading.Lock()
+"""Held while a file runs: another thread would find its module without the class."""
 
 
 def python(
@@ -72,22 +76,9 @@ def _find_name(path: str, source: str) -> Callable[..., nn.Module]:
     """Return the named class or function of a file, run once for each text."""
     file, _, name = path.rpartition(":")
     key = f"fedsim_own_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    if key not in sys.modules:
-        module = types.ModuleType(key)
-        module.__file__ = file
-        sys.modules[key] = module
-        # For tracebacks and debuggers: the file may stand in another folder, or on another machine.
-        entry = (len(source), None, source.splitlines(keepends=True), file)
-        linecache.cache |= {file: entry, os.path.abspath(file): entry}
-        try:
-            # Tensors at the top of the file are real, and random ones the same in every process.
-            with rng.construction_stream(0, "model file"), torch.device("cpu"):
-                exec(compile(source, file, "exec"), module.__dict__)
-        except Exception as error:
-            del sys.modules[key]
-            hint = "one file has to hold the model; it may import installed packages"
-            message = f"cannot be run: {type(error).__name__}: {error}"
-            raise make_spec_error("path", path, message, hint) from error
+    with _RUNNING:
+        if key not in sys.modules:
+            _run_file(key, path, file, source)
     found = getattr(sys.modules[key], name, None)
     if not callable(found):
         own = [n for n, each in vars(sys.modules[key]).items() if getattr(each, "__module__", "") == key]
@@ -95,3 +86,22 @@ def _find_name(path: str, source: str) -> Callable[..., nn.Module]:
         raise make_spec_error("path", path, f"the file has no class or function {name!r}", hint)
     make: Callable[..., nn.Module] = found
     return make
+
+
+def _run_file(key: str, path: str, file: str, source: str) -> None:
+    """Run the text of a file as the module of this name."""
+    module = types.ModuleType(key)
+    module.__file__ = file
+    sys.modules[key] = module
+    # For tracebacks and debuggers: the file may stand in another folder, or on another machine.
+    entry = (len(source), None, source.splitlines(keepends=True), file)
+    linecache.cache |= {file: entry, os.path.abspath(file): entry}
+    try:
+        # Tensors at the top of the file are real, and random ones the same in every process.
+        with rng.construction_stream(0, "model file"), torch.device("cpu"):
+            exec(compile(source, file, "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[key]
+        hint = "one file has to hold the model; it may import installed packages"
+        message = f"cannot be run: {type(error).__name__}: {error}"
+        raise make_spec_error("path", path, message, hint) from error

@@ -12,8 +12,8 @@ The rule combines whole updates, over all payloads together, without running sta
 variances are often so much larger than parameters that distances and cosines would be theirs alone. Of the
 statistics the server takes the mean with the shares of the rule; a rule without shares combines them by
 themselves. The base algorithm then gets the combined update as its mean; a SUM is this mean times the number
-of clients. Clients without weight, such as those without examples, do not count. Clients of different
-architectures are combined apart.
+of clients. Clients without weight, such as those without examples, do not count. Updates with a number that
+is not finite do not count either, but in the mean. Clients of different architectures are combined apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedsim.core.batches import RepeatedBatches
 from fedsim.core.capabilities import ClientInstructions, RoundNoise, StepNoise
 from fedsim.core.public_set import PublicSet
 from fedsim.core.wrapper import StatefulWrapper, WrapperState
-from fedsim.uploads.aggregators import Aggregator, Combined, put_in_buckets
+from fedsim.uploads.aggregators import Aggregator, Combined, Mean, put_in_buckets
 from fedsim.uploads.model_updates import (
     ModelUpdate,
     read_update,
@@ -88,15 +88,19 @@ class RobustAggregation(StatefulWrapper):
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base algorithm's state after the combined update."""
-        found = dict[str, Any]()
+        found, state = dict[str, Any](), replace(state, shares={})
         for number, each in ctx.architectures.items():
-            places = [
+            came = [
                 place
                 for place, client in enumerate(reduced.clients)
                 if each.is_of_architecture(client) and reduced.weights[place] > 0
             ]
+            places = [place for place in came if self._is_counted(reduced, place)]
             if places:
                 found[number], state = self._combine(each, state, reduced, places)
+            if state.shares:
+                left_out = {str(reduced.clients[place]): 0.0 for place in came if place not in places}
+                state = replace(state, shares={**state.shares, **left_out})
         payloads = {
             name: found.get("0", {}).get(name, {})
             if len(ctx.nets) == 1
@@ -104,6 +108,13 @@ class RobustAggregation(StatefulWrapper):
             for name in self.uploads
         }
         return super().aggregate(ctx, state, replace(reduced, payloads=payloads))
+
+    def _is_counted(self, reduced: ReducedUpdates, place: int) -> bool:
+        """Whether an update counts: it is finite, or the rule is the mean, which is no defence."""
+        sent = {name: reduced[name][place] for name in self.uploads}
+        return isinstance(self.aggregator, Mean) or all(
+            bool(leaf.isfinite().all()) for _, leaf in tree.leaves(sent)
+        )
 
     def _combine(
         self, ctx: Context, state: Any, reduced: ReducedUpdates, places: Sequence[int]
@@ -131,10 +142,10 @@ class RobustAggregation(StatefulWrapper):
         for name, kind in kinds.items():
             if kind is Reduction.SUM:
                 change[name] = tree.scale(change[name], float(len(places)))
-        shares = (
-            {} if combined.weights is None else zip(map(str, clients), combined.weights.tolist(), strict=True)
-        )
-        state = replace(state, history=history, shares={**_drop_old(state.shares, ctx), **dict(shares)})
+        shares = dict(state.shares)
+        if combined.weights is not None:
+            shares |= zip(map(str, clients), combined.weights.tolist(), strict=True)
+        state = replace(state, history=history, shares=shares)
         return write_update(kinds, broadcast, change), state
 
     def _combine_statistics(
@@ -212,10 +223,3 @@ def explain_untrainable_server(algorithm: Algorithm | type[Algorithm]) -> str:
         if issubclass(kind, needed):
             return f"clients of {kind.__name__} get random numbers or instructions of their own"
     return ""
-
-
-def _drop_old(shares: Mapping[str, float], ctx: Context) -> Mapping[str, float]:
-    """Return the shares of this round: those of the architectures before this one."""
-    return {
-        client: share for client, share in shares.items() if int(client) % len(ctx.nets) < ctx.architecture
-    }

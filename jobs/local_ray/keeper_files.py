@@ -14,6 +14,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedsim.base.files import open_aside
 from jobs.file_locks import is_locked
 
 LOCK, ADDRESSES, TOKEN, ALIVE, LOG = "ray.lock", "ray.json", "ray.token", "api.alive", "ray.log"
@@ -50,9 +51,8 @@ def read_addresses(home: Path) -> Addresses | None:
 
 def write_addresses(home: Path, addresses: Addresses) -> None:
     """Replace `ray.json` in one step, so that a reader never finds half a file."""
-    aside = home / f"{ADDRESSES}.{os.getpid()}"
-    aside.write_text(json.dumps(asdict(addresses)), "utf-8")
-    aside.replace(home / ADDRESSES)
+    with open_aside(home / ADDRESSES) as file:
+        file.write(json.dumps(asdict(addresses)).encode())
 
 
 def read_or_make_token(home: Path) -> str:

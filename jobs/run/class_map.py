@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedsim.base.files import open_aside
 from jobs.settings import Settings
 from jobs.spec import Curriculum, JobSpec, PartitionSection
 
@@ -102,13 +102,9 @@ def _remove_expert(spec: JobSpec) -> JobSpec:
 
 
 def _save_class_map(path: Path, found: dict[str, Any]) -> None:
-    # Written to another name and renamed, so that no reader finds half a file.
-    aside = path.with_suffix(f".{os.getpid()}.part")
     try:
-        aside.write_text(json.dumps(found), "utf-8")
-        aside.replace(path)
+        with open_aside(path) as file:
+            file.write(json.dumps(found).encode())
     except OSError as error:
         # The caller has the map; the next request makes it again.
         log.warning("the class map cannot be stored: %s", error)
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)

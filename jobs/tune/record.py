@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsim.base.files import open_aside
 from fedsim.checkpoints.checkpoint import list_differences
 from fedsim.errors import SettingsError
 from jobs.file_locks import lock_folder
@@ -82,10 +83,8 @@ class SearchRecord:
         self.metric, self.test, self.test_job = "", dict[int, dict[str, Any]](), ""
         text, file = json.dumps(search, indent=2, ensure_ascii=False) + "\n", folder / SEARCH
         if not file.is_file():
-            # In one step: a search that is killed meanwhile can begin again.
-            aside = file.with_suffix(".part")
-            aside.write_text(text, "utf-8")
-            aside.replace(file)
+            with open_aside(file) as opened:  # a search that is killed meanwhile can begin again
+                opened.write(text.encode())
         elif found := list_differences(json.loads(file.read_text("utf-8")), json.loads(text)):
             raise SettingsError(
                 f"--out {str(folder)!r} has another search: {'; '.join(found)}", "name another folder"

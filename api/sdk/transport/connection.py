@@ -14,12 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
 
-from api.sdk.artifact_file import open_aside
 from api.sdk.calls import Call
 from api.sdk.refusals import make_error
 from api.sdk.started_service import DEFAULT_URL, find_default_url
 from api.sdk.transport.addresses import is_loopback
 from api.sdk.transport.senders import Sender
+from fedsim.base.files import open_aside
 from fedsim.errors import ServiceError, SettingsError, Unreachable
 from jobs.settings import check_token
 

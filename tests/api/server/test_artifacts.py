@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from api.cli.run_folder import write_run_files
-from api.sdk.artifact_file import open_aside
+from fedsim.base.files import open_aside
 from fedsim.checkpoints.storage import Folder
 from fedsim.engine.evaluation.model_selection import ChosenModel
 from fedsim.errors import CheckpointError

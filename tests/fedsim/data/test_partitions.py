@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.data import PARTITIONS, make_partition
-from fedsim.data.partition import deal_examples, partition_from_owners
+from fedsim.data.partition import Partition, deal_examples, partition_from_owners
 from fedsim.data.partitions.repair import fill_small_clients
-from fedsim.errors import SpecError
+from fedsim.errors import DataError, SpecError
 from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make, make_any
 
 
@@ -98,6 +98,12 @@ def test_views_are_read_only_and_ascending():
         assert (np.diff(held) > 0).all()
         with pytest.raises(ValueError, match="read-only"):
             held[0] = 1
+
+
+@pytest.mark.parametrize("offsets", [[], [1, 4], [0, 3], [0, 5, 4], [0, 9]])
+def test_offsets_that_do_not_cut_the_indices_are_refused(offsets: list[int]):
+    with pytest.raises(DataError, match=r"do not cut its 4 indices .*never fall, and end with 4"):
+        Partition(np.arange(4), np.array(offsets))
 
 
 def test_beta_decides_how_skewed_the_clients_are():

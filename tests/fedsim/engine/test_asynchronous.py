@@ -372,12 +372,12 @@ def test_a_metric_is_a_mean_over_the_clients_that_report_it(policy: Asynchronous
 
 @dataclass(frozen=True, kw_only=True)
 class Broken(FedAvg):
-    """Raises at these clients."""
+    """Raises at these clients, but in the size probe, which has no examples."""
 
     clients: tuple[int, ...]
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        if task.client in self.clients:
+        if task.client in self.clients and task.num_examples:
             raise ZeroDivisionError("no examples of class 3")
         return super().train_client(ctx, task)
 
@@ -409,6 +409,19 @@ def test_a_step_without_updates_leaves_the_model_as_it_is(caplog: pytest.LogCapt
     broken = Broken(clients=tuple(range(1, 10)))
     with pytest.raises(CohortFailed, match=r"4 updates in a row failed; client [0-9]: ZeroDivisionError"):
         list(simulate(broken, population, SerialPool(broken, population, faults=faults), devices=ASYNC))
+
+
+def test_many_failures_name_a_client_with_its_cause() -> None:
+    """The record has the causes of five clients, and the first of the buffer need not be among them."""
+    population = federation([16] * 10, cohort_size=10, rounds=2)
+    devices, faults = replace(BUFF, policy=FedBuff(buffer=10)), Faults(client_error="skip")
+    broken = Broken(clients=tuple(range(10)))
+    for seed in range(3):
+        seeded = replace(population, settings=replace(population.settings, seed=seed))
+        with pytest.raises(
+            CohortFailed, match=r"10 updates in a row failed; client [0-4]: ZeroDivisionError"
+        ):
+            list(simulate(broken, seeded, SerialPool(broken, seeded, faults=faults), devices=devices))
 
 
 def test_clients_without_examples_leave_the_model_as_it_is() -> None:

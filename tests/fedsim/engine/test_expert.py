@@ -76,6 +76,15 @@ def test_losses_that_were_kept_and_are_damaged_are_made_again(
     assert np.array_equal(np.load(file), losses)
 
 
+def test_losses_that_cannot_be_kept_are_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = gaussian_dataset()
+    net = make_net("logistic", input_shape=data.input_shape, num_classes=data.num_classes)
+    (tmp_path / "cache").write_text("no folder")
+    _, losses = finish(train_expert(data, net, epochs=1, seed=1, cache=tmp_path / "cache"))
+    assert len(losses) == len(data.train)
+    assert "the expert's losses cannot be kept" in caplog.text
+
+
 def test_an_expert_that_diverged_tells_nothing_and_is_not_kept(tmp_path: Path) -> None:
     """Its losses would order examples by chance, and be found again."""
     data = gaussian_dataset()

@@ -225,6 +225,10 @@ def test_a_record_of_a_method_is_one_that_json_can_hold(said: Any, words: str) -
     [
         ("deploy_models", None, "deploy_models: TypeError: it returned None; return a mapping"),
         ("deploy_models", [{}], "deploy_models: TypeError: it returned a list; return a mapping"),
+        ("deploy_models", {"global": {"w": 1}}, "the model 'global' has 'w', .* torch.tensor.1."),
+        ("broadcast", [], "Own failed in broadcast: TypeError: it returned a list; return a mapping"),
+        ("broadcast", {"rate": 0.5}, "the payload 'rate' is a float; make it a mapping: .'value': torch"),
+        ("broadcast", {"p": {"rate": 0.5}}, "the payload 'p' has 'rate', which is a float; make it a tensor"),
         ("weigh_client", None, "weigh_client of Own returned None; return a number"),
         ("init_client_state", {"a": 0.0}, "the first client state of Own has 'a', which is a float"),
         ("init_client_state", None, "the first client state of Own is None"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.errors import DataNotFound, SpecError
 from fedsim.models import make_net
 from fedsim.models.libraries.torchvision_models import torchvision
+from fedsim.models.python_file import python
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -85,6 +87,13 @@ def test_a_tensor_at_the_top_of_a_file_is_real_and_the_same_in_every_process() -
         assert net(net.init(0), torch.zeros(2, 1, 8, 8)).shape == (2, 10)
         shifts.append(sys.modules.pop(type(net.module).__module__).SHIFT)
     assert torch.equal(*shifts)
+
+
+def test_threads_that_name_one_file_all_get_its_class() -> None:
+    slow = f"import time\ntime.sleep(0.1)\n{FILE}"
+    with ThreadPoolExecutor(3) as threads:
+        made = threads.map(lambda _: python((1, 8, 8), 10, path="slow.py:Net", source=slow), range(3))
+        assert len({type(module) for module in made}) == 1
 
 
 def test_a_class_or_a_function_of_a_file_is_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

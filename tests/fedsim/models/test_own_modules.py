@@ -29,6 +29,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
 from fedsim.errors import SpecError
 from fedsim.models.net import InputForm, Net
+from fedsim.models.output_shape import check_outputs
 from fedsim.models.probe import select_logits
 from fedsim.models.state import select_keys
 from tests.fedsim.federations import partition
@@ -505,6 +506,29 @@ def make_hooked() -> nn.Module:
 def test_what_cannot_serve_is_refused_by_name(build: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Net(build, "own", inputs=VECTORS)
+
+
+def make_mismatched(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), nn.Linear(hidden + 1, 4))
+
+
+@pytest.mark.parametrize("hidden", [8, 100_000])
+def test_a_chain_that_does_not_take_its_inputs_is_refused(hidden: int) -> None:
+    """A small one and a large one, which runs on torch's meta device."""
+    net = Net(partial(make_mismatched, hidden), "own", inputs=VECTORS)
+    with pytest.raises(ValueError, match=r"own does not take a batch of numbers of shape \[2, 12\]: Runtime"):
+        check_outputs(net)
+
+
+class ReadsNumbers(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() < 1e9 else x.new_zeros(len(x), self.out_features)
+
+
+def test_a_large_chain_that_reads_numbers_is_not_refused() -> None:
+    check_outputs(
+        Net(lambda: nn.Sequential(ReadsNumbers(12, 100_000), nn.Linear(100_000, 4)), inputs=VECTORS)
+    )
 
 
 def test_a_buffer_that_changes_in_place_travels() -> None:

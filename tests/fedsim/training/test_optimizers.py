@@ -37,6 +37,7 @@ OPTIMIZERS: dict[str, tuple[LocalOptimizer, float, Callable[..., torch.optim.Opt
         0.0,
         partial(torch.optim.Adam, betas=(0.8, 0.99), eps=1e-6, amsgrad=True),
     ),
+    "whole betas": (Adam(betas=(0, 0.99)), 0.0, partial(torch.optim.Adam, betas=(0.0, 0.99))),
     "adamw": (AdamW(), 0.0, torch.optim.AdamW),
     "rmsprop": (RMSprop(alpha=0.9), 0.0, partial(torch.optim.RMSprop, alpha=0.9)),
     "centred": (RMSprop(centered=True), 0.5, partial(torch.optim.RMSprop, centered=True, momentum=0.5)),

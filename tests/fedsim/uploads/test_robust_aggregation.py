@@ -12,13 +12,22 @@ from torch import Tensor
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedsim.base import tree
-from fedsim.core import Algorithm, Reduction
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Reduction
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.uploads import AGGREGATORS, Aggregator, RobustAggregation
-from fedsim.uploads.aggregators import Combined, FLTrust, FoolsGold, Krum, Mean, Median, TrimmedMean
+from fedsim.uploads.aggregators import (
+    Combined,
+    FLTrust,
+    FoolsGold,
+    Krum,
+    Mean,
+    Median,
+    NormClipping,
+    TrimmedMean,
+)
 from fedsim.uploads.model_updates import explain_other_uploads
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick, run
@@ -124,6 +133,33 @@ def test_a_round_without_any_example_leaves_the_model() -> None:
     population = federation([0, 0, 0, 0, 40], cohort_size=1, rounds=4)
     for result in run(robust(Median()), population):
         assert torch.isfinite(tree.flatten(result.state.base.params)).all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneDiverges(FedAvg):
+    """The model of client 2 is not finite."""
+
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        update = super().train_client(ctx, task)
+        factor = torch.nan if task.client == 2 else 1.0
+        return update._replace(upload={"params": tree.scale(update.upload["params"], factor)})
+
+
+@pytest.mark.parametrize("name", sorted(set(AGGREGATORS) - {"mean"}))
+def test_an_update_that_is_not_finite_does_not_count(name: str) -> None:
+    population = federation([16] * 6, rounds=2)
+    result = run(robust(AGGREGATORS[name](), OneDiverges()), population)[-1]
+    assert torch.isfinite(tree.flatten(result.state.base.params)).all()
+    if result.state.shares:
+        assert 2 in result.method["excluded_clients"]
+    mean = run(robust(Mean(), OneDiverges()), population)[-1]
+    assert torch.isnan(tree.flatten(mean.state.base.params)).any()
+
+
+def test_the_shares_are_those_of_the_round() -> None:
+    nets = tuple(make_net("mlp", input_shape=(12,), num_classes=4, hidden=size) for size in (8, 6))
+    for result in run(robust(NormClipping()), replace(federation(cohort_size=1, rounds=6), nets=nets)):
+        assert list(result.state.shares) == [str(client) for client in result.cohort]
 
 
 def test_the_server_of_fltrust_trains_as_a_client_does() -> None:

@@ -240,7 +240,7 @@ def test_the_plan_of_a_search_is_written_once_and_whole(
     assert not (tmp_path / SEARCH).exists()
     with open_record(tmp_path, {"seed": 1}):
         pass
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with open_record(tmp_path, {"seed": 1}):
         pass
     assert json.loads((tmp_path / SEARCH).read_text("utf-8")) == {"seed": 1}
