@@ -67,11 +67,10 @@ def test_one_that_cannot_be_kept_is_given(
 ) -> None:
     spec = parse_spec({"algorithm": "fedavg", "clients": {"total": 3}, "data": {"dataset": "digits"}})
 
-    def full(path: Path, *_: object) -> int:
-        path.touch()
+    def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert load_class_map(spec, Settings(home=tmp_path), "abc")["clients"] == 3
     assert "cannot be stored: No space left" in caplog.text
     assert list(Settings(home=tmp_path).job_dir("abc").iterdir()) == []
