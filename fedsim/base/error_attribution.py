@@ -76,7 +76,11 @@ def format_error(error: BaseException) -> str:
     """Return an error in one line: "ValueError: no examples", with its place if that is a user's code."""
     place = _find_own_place(error)
     text = f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
-    # Records are UTF-8, and the name of a file, which an error may hold, need not be.
+    return escape_surrogates(text)
+
+
+def escape_surrogates(text: str) -> str:
+    """Return a text that UTF-8 can encode: the name of a file, which an error may hold, need not be UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fedsim.base.error_attribution import escape_surrogates
 from fedsim.engine.stopping import RunEnd
 from fedsim.errors import FedsimError, SpecError, StoreUnusable
 from jobs.home_permissions import PRIVATE_UMASK
@@ -137,11 +138,12 @@ def find_failure_reason(error: BaseException) -> FailureReason:
 
 def _write_failure(store: JobStore, job_id: str, error: Exception, ray_job_id: str | None = None) -> None:
     """Write the failure's reason and message to the store, and its trace to the log."""
-    log.error("failed: %s", error)
+    # Without escaping, logging would lose the lines.
+    log.error("failed: %s", escape_surrogates(str(error)))
     reason = find_failure_reason(error)
     trace = getattr(error, "trace", "")
     if trace or not isinstance(error, FedsimError):
-        log.error("%s", trace or "".join(traceback.format_exception(error)))
+        log.error("%s", escape_surrogates(trace or "".join(traceback.format_exception(error))))
     message = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
     retry_store_call(
         lambda: store.change_state(
@@ -156,8 +158,7 @@ def _log_to_job_file(settings: Settings, job_id: str) -> Iterator[None]:
     pattern = logging.Formatter("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     pattern.converter = time.gmtime  # the service writes to this file too, perhaps in another time zone
     handlers: list[logging.Handler] = [
-        # The name of a file in an error need not be UTF-8: by default its line would be lost.
-        logging.FileHandler(settings.log_path(job_id), encoding="utf-8", errors="backslashreplace"),
+        logging.FileHandler(settings.log_path(job_id), encoding="utf-8"),
         logging.StreamHandler(sys.stdout),
     ]
     root = logging.getLogger("fedsim")
