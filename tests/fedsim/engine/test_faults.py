@@ -16,7 +16,7 @@ from fedsim.algorithms import FedAvg
 from fedsim.base import tree
 from fedsim.base.digest import ClientStatesDigest, client_state_digest, client_state_digests
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context, Progress, Reduction
+from fedsim.core import ClientTask, Context, Progress, Reduction, ServerState
 from fedsim.core.capabilities import (
     ClientInstructions,
     CohortSelection,
@@ -487,9 +487,13 @@ def test_what_counting_raises_on_the_server_is_named(stage: str) -> None:
 
 
 def test_a_state_that_cannot_be_digested_is_named() -> None:
+    @dataclass(frozen=True)
+    class UntidyState(ServerState):
+        clients: set[int]
+
     class Untidy(FedAvg):
         def aggregate(self, ctx: Context, state: Any, reduced: Any) -> Any:
-            return replace(state, params={1, 2})
+            return UntidyState(params=state.params, clients=set(reduced.clients))
 
     with pytest.raises(
         MethodFailed,
