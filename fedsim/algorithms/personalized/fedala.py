@@ -180,7 +180,10 @@ class FedALA(FedAvg):
         with torch.enable_grad():
             logits = ctx.net.run_blocks({**came, **weights}, batch.x, start=self.mixed_blocks(ctx.net)[0])
             value = supervised_loss(ctx, logits, batch)
-            slopes = torch.autograd.grad(value, list(weights.values()))
+            # A head may have parameters that no output depends on.
+            slopes = torch.autograd.grad(
+                value, list(weights.values()), allow_unused=True, materialize_grads=True
+            )
         return value.detach(), dict(zip(weights, slopes, strict=True))
 
     def _is_unsteady(self, losses: Sequence[Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from fedsim.core import LocalTraining
 from fedsim.core.capabilities import CohortSelection
 from fedsim.core.public_set import PublicSet
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.engine.pools import SerialPool
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
 from fedsim.learning_tasks.tasks import Classification, SeveralLabels
@@ -148,6 +148,24 @@ def test_a_server_trains_a_model_with_a_layer_that_it_does_not_use(name: str) ->
     algorithm = replace(quick(name), lambda_att=0.0) if name == "fedad" else quick(name)  # type: ignore[call-arg]
     (result,) = simulate(algorithm, population, SerialPool(algorithm, population))
     assert np.isfinite(list(result.metrics.values())).all()
+
+
+class WithSpareLayer(nn.Linear):
+    """A head with a layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.spare = nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("stack_size", [1, 3])
+def test_fedala_mixes_a_head_with_a_layer_that_it_does_not_use(stack_size: int) -> None:
+    net = Net(lambda: nn.Sequential(nn.Linear(12, 8), WithSpareLayer()), "spare", inputs=InputForm((12,)))
+    population = replace(federation([20, 20, 20], rounds=2), nets=(net,))
+    algorithm = ALGORITHMS["fedala"]()
+    pool = StackedPool(algorithm, population, stack_size=stack_size)
+    (*_, last) = simulate(algorithm, population, pool)
+    assert np.isfinite(list(last.metrics.values())).all()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
