@@ -138,7 +138,7 @@ class AcePFL(
         distillation: `single` has the first divergence alone, `double` the first two.
         tau_squared: whether the divergences are multiplied by T_r^2, as in Eq. 4.
         teachers: whose mean prediction a client learns from: that of `all` clients, as in the paper, or that
-            of its `cluster`, an extension.
+            of its `cluster`, an extension; without clusters (`clustering: none`) always that of all.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
         eta2: learning rate on the public set; the rate on the client's own examples is `local.lr`.
         public_epochs: passes over the public set in a round.

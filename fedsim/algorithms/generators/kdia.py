@@ -116,8 +116,9 @@ class KDIA(GeneratorBase):
         lambda_kd: weight of the distillation; 0 sends no teacher.
         lambda_gen: weight of the loss on generated features; 0 has no generator.
         tau: temperature of the distillation.
-        weights: frequencies that weight the teacher: the geometric or the arithmetic mean of all three, or
-            one of them alone.
+        weights: what a client's weight in the teacher rises with: how recently it took part (`interval`), how
+            often (`count`), its number of examples (`volume`), or the `geometric` or `arithmetic` mean of
+            all three.
         kl: first argument of the KL divergence: the teacher or the student.
         tau_squared: whether the distillation is multiplied by tau^2.
         start_round: rounds of FedAvg before clients use the teacher and the generator.

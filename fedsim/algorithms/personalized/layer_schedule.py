@@ -73,8 +73,9 @@ class LayerSchedule(FineTuned):
     Attributes:
         order: the block that opens first: `vanilla` the one next to the input, `anti` the one next to the
             head.
-        times: t_1 ... t_K, the round of each opening, one for every base block; `even` spreads them over the
-            run; `plateau` opens a block when the loss no longer falls; null opens one every `every` rounds.
+        times: t_1 ... t_K, the round of each opening from 0 on, one for every base block, such as
+            [0, 100, 200]; `even` spreads them over the run; `plateau` opens a block when the loss no longer
+            falls; null opens one every `every` rounds.
         every: rounds between openings if `times` is null; (0, 100, 200) for three blocks.
         patience: rounds without improvement before a block opens, for `plateau`.
         improvement: decrease of the training loss that counts as an improvement, for `plateau`.
