@@ -53,8 +53,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.generators.generator_base import GeneratorBase
-from fedsim.algorithms.personal_parts import find_missing_features
+from fedsim.algorithms.generators.generator_base import GeneratorBase, find_generator_faults
 from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
@@ -164,8 +163,8 @@ class KDIA(GeneratorBase):
     stateful: ClassVar[bool] = True
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error for a model whose head cannot run alone."""
-        return find_missing_features("kdia", net) if self.lambda_gen else ()
+        """An error for a model whose classifier cannot run alone on generated features."""
+        return find_generator_faults("kdia", net, "maps") if self.has_generator() else ()
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model."""
