@@ -96,9 +96,7 @@ class LayerSchedule(FineTuned):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """Errors for a model without base blocks, and for `times` that do not match the base blocks."""
-        if not net.base or not isinstance(self.times, tuple):
-            return find_missing_body("layer_schedule", net)
-        return find_times_faults(self.times, net)
+        return find_missing_body("layer_schedule", net) or find_times_faults(self.times, net)
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the openings are spread over the run."""

@@ -192,6 +192,39 @@ def test_what_makes_no_sense_of_texts_says_so() -> None:
     assert not FedCOG().check_hyperparameters(findings().nets[0], 9)
 
 
+def test_a_classifier_in_two_blocks_is_no_head() -> None:
+    """Methods with a personal or fixed head trained as FedAvg; those with a generator ended the run."""
+    apart = Net(
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 4), nn.Flatten()),
+        "mine",
+        inputs=InputForm((12,)),
+    )
+    joined = Net(
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.Sequential(nn.Linear(8, 4), nn.Flatten())),
+        "mine",
+        inputs=InputForm((12,)),
+    )
+    for name in ("fedper", "fedrep", "lg_fedavg", "fedbabu", "fedpac", "fedala", "fedrod", "layer_schedule"):
+        (fault,) = ALGORITHMS[name]().check_hyperparameters(apart, 9)
+        assert "'2' of mine has no parameters" in fault.message
+        assert not ALGORITHMS[name]().check_hyperparameters(joined, 9)
+    for name in ("kdia", "fedgen", "fedcl"):
+        (fault,) = ALGORITHMS[name]().check_hyperparameters(apart, 9)
+        assert "its head has no weight" in fault.message
+
+
+def test_maps_that_the_first_block_makes_flat_have_no_attention() -> None:
+    convolution = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten())
+    flat, maps = (
+        Net(lambda body=body: nn.Sequential(*body, nn.Linear(144, 4)), "mine", inputs=InputForm((1, 8, 8)))
+        for body in ([nn.Sequential(*convolution)], convolution)
+    )
+    (fault,) = FedAD().check_hyperparameters(flat, 9)
+    assert (fault.path, fault.value) == ("lambda_att", 1.0)
+    assert not FedAD().check_hyperparameters(maps, 9)
+    assert not FedAD(lambda_att=0.0).check_hyperparameters(flat, 9)
+
+
 def test_what_needs_one_class_refuses_several_labels() -> None:
     refusing = {"kdia", "fedcog", "fedgen", "fedcl", "feddistill", "feddistill_plus", "fedensemble"}
     refusing |= {"fedcl_code", "fedproto", "fedpac", "fedntd", "fedrs", "fedlc"}
