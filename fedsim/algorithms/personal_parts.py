@@ -61,19 +61,34 @@ class FineTuned(FedAvg, PersonalModels, SurveyPayload):
 
 
 def find_missing_body(method: str, net: Net) -> Sequence[FieldError]:
-    """Return an error if the model consists of its head alone.
+    """Return an error if the model consists of its head alone, or has an empty head.
 
     Args:
         method: registry name of an algorithm that treats head and body differently.
         net: the model.
     """
     if net.base:
-        return ()
+        return find_empty_head(method, net)
     if len(net.blocks) == 1 and not net.is_chain:
         message = f"{method} treats head and body differently, and {net.name} declares no blocks"
         return (FieldError("name", method, message, DECLARE),)
     hint = "choose a model that has layers before its head"
     return (FieldError("name", method, f"{net.name} has no blocks before its head", hint),)
+
+
+def find_empty_head(method: str, net: Net) -> Sequence[FieldError]:
+    """Return an error if the last block has no parameters: the classifier is then in another block.
+
+    Args:
+        method: registry name of an algorithm with a personal or a fixed head.
+        net: the model.
+    """
+    last = net.block_names[-1]
+    if not net.is_chain or list(net.module.get_submodule(last).parameters()):
+        return ()
+    message = f"{method} takes the last block for the head, and {last!r} of {net.name} has no parameters"
+    hint = "put the last layers into one block, such as head=nn.Sequential(nn.Linear(64, 10), nn.Flatten())"
+    return (FieldError("name", method, message, hint),)
 
 
 def find_missing_features(method: str, net: Net) -> Sequence[FieldError]:

@@ -243,7 +243,10 @@ class PersonalModels:
     """Gives each client a model of its own, beyond the one with which it would begin a round."""
 
     def plan_tuning(self, ctx: Context) -> LocalTraining | None:
-        """The local training that makes a model personal; None for none."""
+        """The local training that makes a model personal; None for none.
+
+        It may be None for some architectures alone. Their clients have the same scores before and after.
+        """
         return None
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Any
 
@@ -210,12 +210,15 @@ def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalS
     """Join the scores of several groups of clients into one, in ascending order of the clients.
 
     Args:
-        parts: the groups' scores. All have scores before fine-tuning or none has; empty groups do not matter.
+        parts: the groups' scores; empty groups do not matter. If some groups have scores before fine-tuning,
+            the others have not tuned: their scores before are those after.
         untested: number of clients without test examples.
     """
     every = list(parts)
     received = sum(part.bytes_down for part in every)
     some = [part for part in every if len(part.clients)]
+    if any(part.before_correct is not None for part in some):
+        some = [part if part.before_correct is not None else _copy_scores_before(part) for part in some]
     failed = tuple(sorted(client for part in every for client in part.failed))
     conventions = dict.fromkeys(name for part in every for name in part.more)
     more = {name: join_scores(part.more[name] for part in every if name in part.more) for name in conventions}
@@ -241,6 +244,12 @@ def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalS
         untested=untested,
         bytes_down=received,
         more=more,
+    )
+
+
+def _copy_scores_before(scores: PersonalScores) -> PersonalScores:
+    return replace(
+        scores, before_correct=scores.correct, before_loss=scores.loss, before_states=scores.states
     )
 
 

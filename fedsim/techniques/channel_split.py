@@ -124,11 +124,11 @@ def _private_slices(net: Net, key: str, share: float) -> tuple[slice, ...]:
 
 
 def count_private_channels(net: Net, share: float) -> int:
-    """The number of private channels of all layers together."""
+    """The number of private channels of all layers together, with those of normalisations."""
     return sum(
         extents[0][0] - extents[0].count_shared(share)
         for key, extents in cuts(net).items()
-        if extents[0] is not None and key.endswith(".bias")
+        if extents[0] is not None and key.endswith(".weight")  # some layers have no bias
     )
 
 

@@ -52,6 +52,11 @@ def find_feature_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry:
     Raises:
         ValueError: if its features are flat and its head has no weight with their number.
     """
+    return find_maps_entry(net, input_shape) or find_head_entry(net)
+
+
+def find_maps_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry | None:
+    """Return the feature entry behind the last block of maps; None if no block but the first takes maps."""
     if len(input_shape) == 3 and net.is_chain:
         params = {key: value.to("meta") for key, value in net.module.state_dict().items()}
         x = torch.empty((2, *input_shape), device="meta")
@@ -60,7 +65,7 @@ def find_feature_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry:
             if before and x.dim() == 4 and after.dim() == 2:
                 return FeatureEntry(block, tuple(x.shape[1:]))
             x = after
-    return find_head_entry(net)
+    return None
 
 
 def find_head_entry(net: Net) -> FeatureEntry:

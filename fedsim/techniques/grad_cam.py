@@ -12,7 +12,7 @@ from torch.func import vjp
 
 from fedsim.models.layers import average_maps
 from fedsim.models.net import Net, Params
-from fedsim.techniques.generators import find_feature_entry
+from fedsim.techniques.generators import find_maps_entry
 
 
 class LogitsAndAttention(NamedTuple):
@@ -28,8 +28,10 @@ class LogitsAndAttention(NamedTuple):
 
 
 def has_maps(net: Net) -> bool:
-    """Whether a model has maps for the attention: it is a chain of blocks with convolutions of images."""
-    return net.is_chain and any(isinstance(module, nn.Conv2d) for module in net.module.modules())
+    """Whether a model has maps for the attention: in a chain with convolutions, a block that takes maps."""
+    if not net.is_chain or not any(isinstance(module, nn.Conv2d) for module in net.module.modules()):
+        return False
+    return net.inputs is None or find_maps_entry(net, net.inputs.shape) is not None
 
 
 def compute_attention(
@@ -70,7 +72,7 @@ def _label_weights(logits: Tensor, y: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _find_block_behind_maps(net: Net, input_shape: tuple[int, ...]) -> str:
-    where = find_feature_entry(net, input_shape)
-    if len(where.shape) != 3:
+    where = find_maps_entry(net, input_shape)
+    if where is None:
         raise ValueError(f"{net.name} has no convolution maps before its classifier, and Grad-CAM needs them")
     return where.block

@@ -74,7 +74,7 @@ class Phases:
 
     Attributes:
         levels: T_z of each phase, in the order of the phases.
-        v: share of a client's difficulties that has to be at most the threshold.
+        v: a client has finished a phase if more than this share of its difficulties is at most the threshold.
         share: P, share of the clients that have to finish a phase.
         cap: largest number of rounds of a phase.
     """
@@ -167,7 +167,8 @@ class PhaseSettings:
     Attributes:
         levels: T_1 ... T_Z, the quantile of difficulty that each phase asks for; [] for no phases.
         order: order of the phases' levels, from the smallest to the largest (`ascending`) or the reverse.
-        v: share of a client's difficulties that has to be below the threshold.
+        v: a client has finished a phase if more than this share of its difficulties is at most the threshold;
+            the share 1 is out of reach, and phases end by `cap`.
         finished: P, share of the clients that have to finish a phase before the next one begins.
         cap: largest number of rounds of a phase; null divides the run's rounds evenly.
         components: L, the components of each client's mixture.

@@ -106,8 +106,9 @@ class AFL(FedAvg, ClientInstructions):
         after, ascent = super().aggregate(ctx, state, reduced), torch.zeros_like(state.mixture)
         for client, sent in zip(reduced.clients, reduced["loss"], strict=True):
             ascent[client] = sent["mean"].double() * ctx.num_clients / len(reduced.clients)
-        moved = state.mixture + self.weight_lr * ascent.nan_to_num(posinf=LARGEST_ASCENT)
-        return AFLState(params=after.params, mixture=project_onto_simplex(moved))
+        steps = self.weight_lr * ascent.nan_to_num(posinf=LARGEST_STEP)
+        mixture = project_onto_simplex(state.mixture + steps.clamp(max=LARGEST_STEP))
+        return AFLState(params=after.params, mixture=mixture)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The largest weight, and the number of clients whose weight is above 0."""
@@ -115,8 +116,8 @@ class AFL(FedAvg, ClientInstructions):
         return {"largest_weight": round(float(state.mixture.max()), 6), "weighted_clients": weighted}
 
 
-LARGEST_ASCENT = 1e10
-"""In place of an infinite loss."""
+LARGEST_STEP = 1e10
+"""The largest step of a weight, and the ascent of an infinite loss: beside larger numbers a 1 is lost."""
 
 
 def project_onto_simplex(vector: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class FedCOG(FedAvg, StepNoise):
     Attributes:
         lambda_dis: weight of the disagreement between the global and the previous model, >= 0.
         lambda_kd: weight of the distillation on the generated inputs, >= 0.
-        start_round: rounds of plain FedAvg before the generation begins.
+        start_round: rounds of plain FedAvg before the generation begins; a run of no more rounds is FedAvg.
         samples: number of inputs that a client generates in a round.
         descent: number of Adam steps that change the inputs.
         rate: learning rate of these Adam steps.

@@ -100,6 +100,7 @@ from fedsim.techniques.triple_distillation import (
 from fedsim.training.local_loop import LocalLoop, plain_loss, run_local_loop
 
 Weight = Annotated[float, Range(minimum=0)]
+Steepness = Annotated[float, Range(minimum=1e-6, maximum=700)]  # curves divide by 1 - e^-k2 and by e^k2 - 1
 NO_WEIGHT = 1e-9  # a sum of weights below this is 0 but for rounding
 MOST_LISTED_CLIENTS = 1000  # up to this many clients, the first round's record lists each one's cluster
 
@@ -137,7 +138,7 @@ class AcePFL(
         distillation: `single` has the first divergence alone, `double` the first two.
         tau_squared: whether the divergences are multiplied by T_r^2, as in Eq. 4.
         teachers: whose mean prediction a client learns from: that of `all` clients, as in the paper, or that
-            of its `cluster`, an extension.
+            of its `cluster`, an extension; without clusters (`clustering: none`) always that of all.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
         eta2: learning rate on the public set; the rate on the client's own examples is `local.lr`.
         public_epochs: passes over the public set in a round.
@@ -158,7 +159,7 @@ class AcePFL(
     curve: Curve = "f1"
     t0: Positive = 30.0
     k1: Annotated[float, Range(minimum=0)] = 5.0
-    k2: Positive = 5.0
+    k2: Steepness = 5.0
     r0: Count = 100
     stage: Stage = "r0"
     alpha1: Weight = 0.4

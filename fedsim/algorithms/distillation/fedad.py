@@ -66,8 +66,9 @@ class FedAD(OneShot):
         faults = super().check_hyperparameters(net, rounds)
         if not self.lambda_att or has_maps(net):
             return faults
-        message = f"{net.name} is no chain of blocks with convolutions of images, which attention needs"
-        return (*faults, FieldError("lambda_att", self.lambda_att, message, "0, or another model"))
+        message = f"{net.name} is no chain of blocks with convolutions of images, or none takes their maps"
+        hint = "0 for no attention, or another model"
+        return (*faults, FieldError("lambda_att", self.lambda_att, message, hint))
 
     def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """The client's logits, attention maps and label counts."""

@@ -16,7 +16,8 @@ Wire:
 
 A local step descends CE + gamma KL(softmax(L_y) || model(x)), where L_y is the row of the example's label. A
 row is the mean over the clients of the cohort that hold the label, each with the same weight. A label that no
-client of the cohort holds has no row: it travels as NaN, and its examples have no KL term.
+client of the cohort holds has no row: it travels as NaN, and its examples have no KL term. A client whose
+model has diverged has no rows either.
 
 Deviations: a client computes its rows with its trained model after its local training, over all its examples;
 the authors sum up logits during training. Rows stand for one round; FedGen's code sums over all rounds, and a
@@ -110,6 +111,9 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
         if not self.gamma:
             return state
         rows = torch.stack([each["rows"].cpu() for each in reduced["logits"]])
+        # A row of a diverged model has no softmax if its logits are infinite, or infinitely far apart.
+        spread = rows.amax(-1, keepdim=True) - rows.amin(-1, keepdim=True)
+        rows = rows.where(spread.isfinite(), torch.nan)
         return replace(state, logits=rows.double().nanmean(0).float())
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:

@@ -22,7 +22,7 @@ first learns the soft targets on the public set, then trains on its own examples
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -164,10 +164,6 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
         told = torch.zeros(ctx.num_clients, dtype=torch.uint8)
         return OneShotState(params=super().init_server_state(ctx).params, lesson={}, told=told, loss=None)
 
-    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """No keys: models do not travel."""
-        return ()
-
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """No payloads that are the same in every round."""
         return {}
@@ -223,10 +219,6 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
         return {} if state.loss is None else {"central_loss": round(state.loss, 6)}
 
     # client
-
-    def private_keys(self, ctx: Context) -> Collection[str]:
-        """The whole model."""
-        return ctx.net.keys
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Learn the soft targets if there are any, then train on the client's examples."""

@@ -49,8 +49,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.generators.generator_base import GeneratorBase
-from fedsim.algorithms.personal_parts import find_missing_features
+from fedsim.algorithms.generators.generator_base import GeneratorBase, find_generator_faults
 from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range, Share
@@ -81,7 +80,6 @@ from fedsim.techniques.generators import (
     Output,
     draw_labels,
     feature_flops,
-    find_head_fault,
     make_generator,
 )
 from fedsim.techniques.soft_targets import kl_divergence
@@ -157,14 +155,7 @@ class FedGen(GeneratorBase):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """An error for a model whose head cannot run alone on generated features."""
-        if not self.has_generator():
-            return ()
-        if faults := find_missing_features(self.registered, net):
-            return faults
-        fault = find_head_fault(net)
-        return (
-            [FieldError("name", self.registered, fault, "end the model with a linear head")] if fault else ()
-        )
+        return find_generator_faults(self.registered, net, "head") if self.has_generator() else ()
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model."""

@@ -7,7 +7,7 @@ classifiers on its features too.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,10 +16,12 @@ import numpy as np
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
+from fedsim.algorithms.personal_parts import find_missing_features
 from fedsim.base.tree import Tree
 from fedsim.core import Context, Progress
 from fedsim.core.capabilities import PersonalBroadcast, ServerTraining, StepNoise
-from fedsim.models.net import Params
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
 from fedsim.techniques.generator_training import (
     Critic,
     GeneratorBatches,
@@ -27,7 +29,7 @@ from fedsim.techniques.generator_training import (
     init_generator,
     train_generator,
 )
-from fedsim.techniques.generators import Generator
+from fedsim.techniques.generators import FeaturePlace, Generator, find_head_fault, find_maps_entry
 
 
 class GeneratorBase(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
@@ -84,3 +86,19 @@ class GeneratorBase(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     def classify_features(self, ctx: Context, params: Params, features: Tensor) -> Tensor:
         """The logits `[batch, classes]` of a model's classifier for generated features."""
         return ctx.net.run_blocks(params, features, start=self.generator(ctx).feature_entry.block)
+
+
+def find_generator_faults(method: str, net: Net, at: FeaturePlace) -> Sequence[FieldError]:
+    """Return an error if a generator cannot make the features of a model.
+
+    Args:
+        method: registry name of the algorithm.
+        net: the model.
+        at: the feature entry, see `make_generator`.
+    """
+    if faults := find_missing_features(method, net):
+        return faults
+    if at == "maps" and (net.inputs is None or find_maps_entry(net, net.inputs.shape)):
+        return ()
+    fault = find_head_fault(net)
+    return (FieldError("name", method, fault, "end the model with a linear head"),) if fault else ()

@@ -53,8 +53,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.generators.generator_base import GeneratorBase
-from fedsim.algorithms.personal_parts import find_missing_features
+from fedsim.algorithms.generators.generator_base import GeneratorBase, find_generator_faults
 from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
@@ -116,8 +115,9 @@ class KDIA(GeneratorBase):
         lambda_kd: weight of the distillation; 0 sends no teacher.
         lambda_gen: weight of the loss on generated features; 0 has no generator.
         tau: temperature of the distillation.
-        weights: frequencies that weight the teacher: the geometric or the arithmetic mean of all three, or
-            one of them alone.
+        weights: what a client's weight in the teacher rises with: how recently it took part (`interval`), how
+            often (`count`), its number of examples (`volume`), or the `geometric` or `arithmetic` mean of
+            all three.
         kl: first argument of the KL divergence: the teacher or the student.
         tau_squared: whether the distillation is multiplied by tau^2.
         start_round: rounds of FedAvg before clients use the teacher and the generator.
@@ -163,8 +163,8 @@ class KDIA(GeneratorBase):
     stateful: ClassVar[bool] = True
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error for a model whose head cannot run alone."""
-        return find_missing_features("kdia", net) if self.lambda_gen else ()
+        """An error for a model whose classifier cannot run alone on generated features."""
+        return find_generator_faults("kdia", net, "maps") if self.has_generator() else ()
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model."""

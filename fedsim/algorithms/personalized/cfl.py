@@ -72,7 +72,7 @@ class CFL(FedAvg, ClientInstructions):
     Attributes:
         eps_1: norm of a cluster's mean update below which it may be split, >= 0.
         eps_2: norm that the largest update of a client must exceed for a split, >= 0.
-        start_round: rounds of plain FedAvg before the first split.
+        start_round: rounds of plain FedAvg before the first split; a run of no more rounds has none.
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("clustering", "personalisation")

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
-from fedsim.algorithms.personal_parts import find_missing_features
+from fedsim.algorithms.personal_parts import find_empty_head, find_missing_features
 from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
@@ -78,7 +78,7 @@ class FedALA(FedAvg):
     stateful: ClassVar[bool] = True
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error for more layers than the model has, or for layers that cannot run alone."""
+        """An error for more layers than the model has, for an empty head, or layers that cannot run alone."""
         if self.layers > len(net.base) + 1:
             message = f"{net.name} has {len(net.base) + 1} blocks with parameters"
             return (FieldError("layers", self.layers, message, "mix as many or fewer"),)
@@ -87,7 +87,7 @@ class FedALA(FedAvg):
         if self.layers > 1 and not net.is_chain:
             message = f"fedala runs the mixed blocks alone, and the blocks of {net.name} are no chain"
             return (FieldError("layers", self.layers, message, "mix one layer, the head: layers: 1"),)
-        return find_missing_features("fedala", net)
+        return find_empty_head("fedala", net) or find_missing_features("fedala", net)
 
     def mixed_blocks(self, net: Net) -> tuple[str, ...]:
         """The blocks that are mixed, in order from the input."""
@@ -180,7 +180,10 @@ class FedALA(FedAvg):
         with torch.enable_grad():
             logits = ctx.net.run_blocks({**came, **weights}, batch.x, start=self.mixed_blocks(ctx.net)[0])
             value = supervised_loss(ctx, logits, batch)
-            slopes = torch.autograd.grad(value, list(weights.values()))
+            # A head may have parameters that no output depends on.
+            slopes = torch.autograd.grad(
+                value, list(weights.values()), allow_unused=True, materialize_grads=True
+            )
         return value.detach(), dict(zip(weights, slopes, strict=True))
 
     def _is_unsteady(self, losses: Sequence[Tensor]) -> Tensor:

@@ -285,10 +285,10 @@ def _weigh_heads(distances: Real, variances: Real, own: int) -> Real:
     # The diagonal keeps the factor finite where a variance is 0, as with a single example.
     factor = np.linalg.cholesky(matrix / scale + 1e-10 * np.eye(len(matrix)))
     found, _ = nnls(factor.T, np.linalg.solve(factor, np.ones(len(matrix))))
-    weights = found / found.sum()
+    weights: Real = found / found.sum()
     kept: Real = np.where(weights < LEAST_WEIGHT, 0, weights)
-    kept /= kept.sum()
-    return kept
+    # More than 1 / LEAST_WEIGHT clients that are alike share all weight in smaller parts.
+    return kept / kept.sum() if kept.any() else weights
 
 
 def _mix(heads: Sequence[Tree], weights: Real) -> Params:

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.personal_parts import find_missing_features
+from fedsim.algorithms.personal_parts import find_empty_head, find_missing_features
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
@@ -69,8 +69,8 @@ class FedROD(FedAvg, PersonalModels):
     tasks: ClassVar = CLASS_TASKS
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An error for a model whose head cannot run alone."""
-        return find_missing_features("fedrod", net)
+        """An error for a model whose head is empty, or cannot run alone."""
+        return find_empty_head("fedrod", net) or find_missing_features("fedrod", net)
 
     def private_keys(self, ctx: Context) -> Collection[str]:
         """The personal head."""

@@ -27,7 +27,7 @@ Reference result: see docs/results/common.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -134,10 +134,6 @@ class IFCA(FedAvg, PayloadAccounting):
         return {"clusters": list(state.sizes)}
 
     # client
-
-    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """The parameters of the chosen model."""
-        return ctx.net.parameters
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The model with the smallest loss on the client's examples."""

@@ -73,8 +73,9 @@ class LayerSchedule(FineTuned):
     Attributes:
         order: the block that opens first: `vanilla` the one next to the input, `anti` the one next to the
             head.
-        times: t_1 ... t_K, the round of each opening, one for every base block; `even` spreads them over the
-            run; `plateau` opens a block when the loss no longer falls; null opens one every `every` rounds.
+        times: t_1 ... t_K, the round of each opening from 0 on, one for every base block, such as
+            [0, 100, 200]; `even` spreads them over the run; `plateau` opens a block when the loss no longer
+            falls; null opens one every `every` rounds.
         every: rounds between openings if `times` is null; (0, 100, 200) for three blocks.
         patience: rounds without improvement before a block opens, for `plateau`.
         improvement: decrease of the training loss that counts as an improvement, for `plateau`.
@@ -95,9 +96,7 @@ class LayerSchedule(FineTuned):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """Errors for a model without base blocks, and for `times` that do not match the base blocks."""
-        if not net.base or not isinstance(self.times, tuple):
-            return find_missing_body("layer_schedule", net)
-        return find_times_faults(self.times, net)
+        return find_missing_body("layer_schedule", net) or find_times_faults(self.times, net)
 
     def depends_on_num_rounds(self) -> bool:
         """Whether the openings are spread over the run."""

@@ -126,7 +126,9 @@ def _make_table(rows: Sequence[_ScoredClient], scorer: Scorer, convention: str) 
     """Return the scores of one test convention, of the clients that have test examples of it."""
     mine = [row for row in rows if convention in row.final]
     scores = [row.final[convention] for row in mine]
-    before = [row.before[convention] for row in mine if convention in row.before]
+    # A client without a model before, among others that have one, has the same scores before and after.
+    has_before = any(convention in row.before for row in mine)
+    before = [row.before.get(convention, row.final[convention]) for row in mine if has_before]
     return PersonalScores(
         clients=np.array([row.client for row in mine], np.int64),
         tests=np.array([score.examples for score in scores], np.int64),

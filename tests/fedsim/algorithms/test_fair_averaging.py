@@ -12,8 +12,9 @@ from scipy.optimize import minimize
 
 from fedsim.algorithms import AFL, FedAvg, QFedAvg
 from fedsim.algorithms.averaging.afl import project_onto_simplex
+from fedsim.base.costs import Traffic
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, LocalTraining
+from fedsim.core import Algorithm, LocalTraining, ReducedUpdates
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from tests.fedsim import replay
@@ -118,6 +119,23 @@ def test_the_projection_is_a_mixture_and_keeps_mixtures() -> None:
         assert float(point.sum()) == pytest.approx(1)
         assert bool((point >= 0).all())
         torch.testing.assert_close(project_onto_simplex(point), point)
+
+
+@pytest.mark.parametrize("loss", [1e19, 1e38, np.inf])
+def test_the_weights_stay_a_mixture_if_a_loss_is_huge(loss: float) -> None:
+    population, method = federation([8, 8, 8, 8]), AFL()
+    ctx = population.context(0)
+    state = method.init_server_state(ctx)
+    reduced = ReducedUpdates(
+        payloads={"params": {}, "loss": [{"mean": torch.tensor(each)} for each in (loss, 0.5, 0.5, 0.5)]},
+        clients=(0, 1, 2, 3),
+        weights=(1.0,) * 4,
+        num_examples=(8,) * 4,
+        metrics={},
+        traffic=Traffic(),
+    )
+    mixture = method.aggregate(ctx, state, reduced).mixture
+    torch.testing.assert_close(mixture, torch.tensor([1.0, 0, 0, 0], dtype=torch.float64), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("method", [QFedAvg(q=2.0), AFL(weight_lr=0.3)])

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAvg, FedDistill, FedDistillPlus
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context
+from fedsim.core import ClientTask, Context, ReducedUpdates, Traffic
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from tests.fedsim.algorithms.test_fedgen import digits
@@ -99,6 +99,16 @@ def test_a_label_that_nobody_holds_has_no_row_and_harms_nothing() -> None:
     unknown = result.state.logits.isnan().all(1)
     assert {label for label in range(4) if not unknown[label]} == held
     assert np.isfinite(result.metrics["train_loss"])
+
+
+@pytest.mark.parametrize("diverged", [[np.inf, 0, 0, 0], [np.nan, 0, 0, 0], [3e38, -3e38, 0, 0]])
+def test_rows_of_a_diverged_client_count_for_nothing(diverged: list[float]) -> None:
+    population, method = federation([20, 20], rounds=2), FedDistill()
+    ctx, sound = population.context(0), torch.arange(16.0).view(4, 4)
+    state, rows = method.init_server_state(ctx), [sound, torch.tensor([diverged] * 4)]
+    payloads = {"params": {}, "logits": [{"rows": each} for each in rows]}
+    reduced = ReducedUpdates(payloads, (0, 1), (20, 20), (20, 20), {}, Traffic())
+    torch.testing.assert_close(method.aggregate(ctx, state, reduced).logits, sound)
 
 
 def test_every_client_is_scored_with_its_own_model() -> None:

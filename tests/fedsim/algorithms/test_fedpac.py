@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedsim.algorithms import FedPAC, FedRep
+from fedsim.algorithms.personalized import fedpac
 from fedsim.algorithms.personalized.fedpac import combine_heads
 from fedsim.base.digest import digest
 from fedsim.core import ReducedUpdates, Traffic
@@ -59,6 +60,11 @@ def test_the_weights_minimise_the_estimate_of_the_loss() -> None:
     far = combine_heads(np.array([[0.0], [0.0], [100.0]]), np.ones(3))
     np.testing.assert_allclose(far, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-3)
     np.testing.assert_array_equal(combine_heads(np.zeros((2, 3)), np.zeros(2)), np.eye(2))
+
+
+def test_heads_of_many_equal_clients_keep_their_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedpac, "LEAST_WEIGHT", 0.3)
+    np.testing.assert_allclose(combine_heads(np.zeros((4, 3)), np.ones(4)), np.full((4, 4), 0.25))
 
 
 def test_nobody_takes_the_head_of_a_client_without_examples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from fedsim.algorithms import KDIA, FedGKD, Scaffold
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.clients.population import Population
+from fedsim.core import Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
+from fedsim.models import make_net
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Tuned
 
@@ -62,3 +65,30 @@ def test_the_record_tells_what_tuning_cost() -> None:
     assert record["bytes"]["personal"] == 6 * record["bytes"]["down"] // 2
     assert record["metrics"]["personal_clients"] == 6
     assert record["seconds"]["personal"] > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedArchitecture(Tuned):
+    """`Tuned`, of one architecture alone."""
+
+    tuned: int
+
+    def plan_tuning(self, ctx: Context) -> LocalTraining | None:  # type: ignore[override]
+        """None for the other architectures."""
+        return super().plan_tuning(ctx) if ctx.architecture == self.tuned else None
+
+
+@pytest.mark.parametrize("tuned", [0, 1])
+def test_clients_that_do_not_tune_have_the_same_scores_before(tuned: int) -> None:
+    """Whichever architecture tunes: every client has a row, also if the first client has no model before."""
+    population, shape = parted(), {"input_shape": (12,), "num_classes": 4}
+    nets = (make_net("mlp", hidden=6, **shape), make_net("mlp", hidden=8, **shape))
+    population, algorithm = replace(population, nets=nets), TunedArchitecture(tuned=tuned)
+    (*_, last) = simulate(algorithm, population, SerialPool(algorithm, population), personal="last")
+    assert last.personal is not None
+    rows = last.personal.rows()
+    assert [row["client"] for row in rows] == list(range(6))
+    untuned = [row for row in rows if row["client"] % 2 != tuned]
+    assert all(row["loss_before"] == row["loss"] for row in untuned)
+    assert any(row["loss_before"] != row["loss"] for row in rows)
+    assert "personal_accuracy_before" in last.metrics

@@ -22,7 +22,7 @@ from fedsim.core import LocalTraining
 from fedsim.core.capabilities import CohortSelection
 from fedsim.core.public_set import PublicSet
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.engine.pools import SerialPool
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
 from fedsim.learning_tasks.tasks import Classification, SeveralLabels
@@ -150,6 +150,24 @@ def test_a_server_trains_a_model_with_a_layer_that_it_does_not_use(name: str) ->
     assert np.isfinite(list(result.metrics.values())).all()
 
 
+class WithSpareLayer(nn.Linear):
+    """A head with a layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.spare = nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("stack_size", [1, 3])
+def test_fedala_mixes_a_head_with_a_layer_that_it_does_not_use(stack_size: int) -> None:
+    net = Net(lambda: nn.Sequential(nn.Linear(12, 8), WithSpareLayer()), "spare", inputs=InputForm((12,)))
+    population = replace(federation([20, 20, 20], rounds=2), nets=(net,))
+    algorithm = ALGORITHMS["fedala"]()
+    pool = StackedPool(algorithm, population, stack_size=stack_size)
+    (*_, last) = simulate(algorithm, population, pool)
+    assert np.isfinite(list(last.metrics.values())).all()
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_cohort_that_holds_nothing_ends_no_run(name: str) -> None:
     """Such a one comes first, and again when something has been learnt."""
@@ -172,6 +190,39 @@ def test_what_makes_no_sense_of_texts_says_so() -> None:
     (fault,) = FedCOG().check_hyperparameters(net, 9)
     assert "small_transformer takes tokens" in fault.message
     assert not FedCOG().check_hyperparameters(findings().nets[0], 9)
+
+
+def test_a_classifier_in_two_blocks_is_no_head() -> None:
+    """Methods with a personal or fixed head trained as FedAvg; those with a generator ended the run."""
+    apart = Net(
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 4), nn.Flatten()),
+        "mine",
+        inputs=InputForm((12,)),
+    )
+    joined = Net(
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.Sequential(nn.Linear(8, 4), nn.Flatten())),
+        "mine",
+        inputs=InputForm((12,)),
+    )
+    for name in ("fedper", "fedrep", "lg_fedavg", "fedbabu", "fedpac", "fedala", "fedrod", "layer_schedule"):
+        (fault,) = ALGORITHMS[name]().check_hyperparameters(apart, 9)
+        assert "'2' of mine has no parameters" in fault.message
+        assert not ALGORITHMS[name]().check_hyperparameters(joined, 9)
+    for name in ("kdia", "fedgen", "fedcl"):
+        (fault,) = ALGORITHMS[name]().check_hyperparameters(apart, 9)
+        assert "its head has no weight" in fault.message
+
+
+def test_maps_that_the_first_block_makes_flat_have_no_attention() -> None:
+    convolution = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten())
+    flat, maps = (
+        Net(lambda body=body: nn.Sequential(*body, nn.Linear(144, 4)), "mine", inputs=InputForm((1, 8, 8)))
+        for body in ([nn.Sequential(*convolution)], convolution)
+    )
+    (fault,) = FedAD().check_hyperparameters(flat, 9)
+    assert (fault.path, fault.value) == ("lambda_att", 1.0)
+    assert not FedAD().check_hyperparameters(maps, 9)
+    assert not FedAD(lambda_att=0.0).check_hyperparameters(flat, 9)
 
 
 def test_what_needs_one_class_refuses_several_labels() -> None:

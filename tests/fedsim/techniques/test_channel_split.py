@@ -16,6 +16,7 @@ from fedsim.core import Batch
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net, reads_tokens
+from fedsim.models.net import InputForm, Net
 from fedsim.techniques.channel_split import (
     Extent,
     count_private_channels,
@@ -51,6 +52,13 @@ def test_which_models_are_chains_of_channels() -> None:
             assert (fault.path, fault.value) == ("name", "cd2_pfed")
     net = make_net("small_transformer", input_shape=(16,), num_classes=4, vocabulary=50)
     assert CD2PFed().check_hyperparameters(net, 10)
+
+
+def test_layers_without_bias_have_private_channels() -> None:
+    layers = [torch.nn.Linear(12, 8, bias=False), torch.nn.ReLU(), torch.nn.Linear(8, 4, bias=False)]
+    net = Net(lambda: torch.nn.Sequential(*layers), "unbiased", inputs=InputForm((12,)))
+    assert count_private_channels(net, share=0.5) == 4
+    assert not CD2PFed().check_hyperparameters(net, 10)
 
 
 def test_a_share_of_nine_tenths_keeps_nine_channels_of_ten() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from fedsim.algorithms import AcePFL
+from fedsim.base.parameters import list_parameters
 from fedsim.core import Batch
 from fedsim.core.public_set import ROWS
 from fedsim.techniques.soft_predictions import (
+    Curve,
     Temperature,
     add_prediction_noise,
     top_k,
@@ -46,6 +51,14 @@ def test_the_other_curves_end_where_the_papers_does() -> None:
     assert curves["f2"](60) == pytest.approx(30 + 19.8997 * np.tanh(0.5) / np.tanh(2.5), abs=1e-3)
     assert curves["f3"](60) == pytest.approx(30 + 19.8996 * np.expm1(1) / np.expm1(5), abs=1e-4)
     assert {Temperature(curve="fixed", rounds=300)(r) for r in (1, 150, 300)} == {30}
+
+
+@pytest.mark.parametrize("curve", get_args(Curve))
+def test_every_curve_is_finite_at_the_ends_of_k2(curve: Curve) -> None:
+    (limits,) = (get_args(each.kind)[1] for each in list_parameters(AcePFL) if each.name == "k2")
+    for k2 in (limits.minimum, limits.maximum):
+        shape = Temperature(curve=curve, k2=k2, rounds=10, r0=4)
+        assert np.isfinite([shape(round) for round in range(1, 11)]).all()
 
 
 def logits(seed: int, rows: int = 6, classes: int = 5) -> Tensor:
