@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from fedsim.base.secret_urls import remove_secrets
 from fedsim.errors import (
     ArtifactNotFound,
     BadPageToken,
@@ -47,7 +48,8 @@ def make_error(response: httpx.Response) -> FedsimError:
         detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
         faults = [read_fault(item) for item in body.get("errors", [])]
     except (ValueError, KeyError, TypeError):
-        message = f"{response.url} answered {status} {response.reason_phrase}, not as fedsim does"
+        shown = remove_secrets(str(response.url))
+        message = f"{shown} answered {status} {response.reason_phrase}, not as fedsim does"
         return ServiceError(message, "is it the right address?", status=status)
     if code == SpecError.code and faults:
         return SpecError(faults)

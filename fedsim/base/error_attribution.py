@@ -31,6 +31,10 @@ MEMORY_HINT = (
 )
 
 
+MOST_CHARACTERS = 10_000
+"""Most characters of an error's message: one that holds data may have megabytes, and enters records."""
+
+
 @contextmanager
 def attribute_server_errors(algorithm: object, stage: str) -> Iterator[None]:
     """Convert an error of the algorithm's server code, raised within the block, into a `FedsimError`.
@@ -75,7 +79,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def format_error(error: BaseException) -> str:
     """Return an error in one line: "ValueError: no examples", with its place if that is a user's code."""
     place = _find_own_place(error)
-    text = f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    message = str(error)
+    if len(message) > MOST_CHARACTERS:
+        message = f"{message[:MOST_CHARACTERS]} …"
+    text = f"{type(error).__name__}: {message}" + (f" ({place})" if place else "")
     return escape_surrogates(text)
 
 

@@ -64,18 +64,19 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
         identify_service,
         wait_until_ready,
     )
+    from fedsim.base.secret_urls import remove_secrets
     from fedsim.errors import Unreachable
 
     url = find_default_url()
-    found = identify_service(url)
+    found, shown = identify_service(url), remove_secrets(url)
     if found == "fedsim":
-        print_message(f"using the service at {url}")
+        print_message(f"using the service at {shown}")
         with show_waiting("waiting for the service") as show:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
         raise Unreachable(
-            f"no fedsim service answers at FEDSIM_URL ({url})", "unset it to start a service here"
+            f"no fedsim service answers at FEDSIM_URL ({shown})", "unset it to start a service here"
         )
     port = DEFAULT_PORT
     if found == "somebody":

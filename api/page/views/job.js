@@ -104,7 +104,7 @@ class JobView {
   // The stream sends the rounds; the page polls the rest of the job (state, reason for waiting). It also polls while it is
   // hidden, because its title shows the progress.
   async poll() {
-    while (!this.signal.aborted) {
+    while (!this.signal.aborted && !this.isDeleted) {
       await pause(EVERY, this.signal);
       if (!this.signal.aborted && !isAsking()) await this.refresh();
     }
@@ -118,7 +118,8 @@ class JobView {
       if (job.resumes !== this.life) this.listen();
     } catch (error) {
       if (this.signal.aborted) return;
-      if (error.status === 404) this.tell("This job was deleted. ", true, linkToJobs());
+      this.isDeleted = error.status === 404;
+      if (this.isDeleted) this.tell("This job was deleted. ", true, linkToJobs());
       else setConnection("job", !isTemporary(error));
     }
   }

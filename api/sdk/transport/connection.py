@@ -20,6 +20,7 @@ from api.sdk.started_service import DEFAULT_URL, find_default_url
 from api.sdk.transport.addresses import is_loopback
 from api.sdk.transport.senders import Sender
 from fedsim.base.files import open_aside
+from fedsim.base.secret_urls import remove_secrets
 from fedsim.errors import ServiceError, SettingsError, Unreachable
 from jobs.settings import check_token
 
@@ -91,7 +92,8 @@ def _parse_url(url: str) -> httpx.URL:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise SettingsError(f"{url!r} is no address of a service", f"it looks like {DEFAULT_URL}")
+        shown = remove_secrets(url)
+        raise SettingsError(f"{shown!r} is no address of a service", f"it looks like {DEFAULT_URL}")
     return parsed
 
 
@@ -180,7 +182,8 @@ def _decode_answer(call: Call[T], response: httpx.Response) -> T:
     try:
         return call.decode(response)
     except (ValueError, KeyError, TypeError) as error:
-        message = f"{response.url} gave an answer that cannot be read: {type(error).__name__}"
+        shown = remove_secrets(str(response.url))
+        message = f"{shown} gave an answer that cannot be read: {type(error).__name__}"
         raise ServiceError(message, "is it a fedsim of this version?", status=response.status_code) from error
 
 
@@ -264,10 +267,10 @@ class BaseClient(ABC, Generic[TransportT]):
             SettingsError: the URL or the token is malformed.
         """
         self.url, options = resolve_address(url, token, timeout)
-        self._connection = Connection(self.url, self._make_sender(transport, options))
+        self._connection = Connection(remove_secrets(self.url), self._make_sender(transport, options))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
+        return f"{type(self).__name__}({remove_secrets(self.url)!r})"
 
     @abstractmethod
     def _make_sender(self, transport: TransportT | None, options: dict[str, Any]) -> Sender:

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -42,6 +41,7 @@ from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
 from fedsim.algorithms.personal_parts import find_empty_head, find_missing_features
 from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
+from fedsim.base.shares import ceil_share
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.errors import FieldError
@@ -132,7 +132,7 @@ class FedALA(FedAvg):
         if not held:
             return None
         x, y = torch.cat([part.x for part in held]), torch.cat([part.y for part in held])
-        count = ceil(self.share * len(y))
+        count = ceil_share(self.share, len(y))
         place = rng.stream(ctx.seed, "mixing", ctx.round).random()
         start = int(place * (len(y) - count + 1))
         return Batch(x[start : start + count], y[start : start + count])
@@ -200,7 +200,8 @@ class FedALA(FedAvg):
         usual = super().count_effort(ctx, state, steps)
         if not (ctx.round and self.layers and self.eta):
             return usual
-        return (Effort(ceil(self.share * ctx.local.steps_per_pass(steps)), self.private_keys(ctx)), *usual)
+        mixing_steps = ceil_share(self.share, ctx.local.steps_per_pass(steps))
+        return (Effort(mixing_steps, self.private_keys(ctx)), *usual)
 
 
 def _interpolate_params(own: Tree, came: Params, mix: Tree) -> Params:

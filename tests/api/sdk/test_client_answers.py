@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -9,6 +10,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
+from api.sdk.client import FedSimClient
 from api.sdk.refusals import ERRORS
 from api.sdk.transport import connection
 from fedsim.errors import (
@@ -111,6 +113,20 @@ def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
         with pytest.raises(Unreachable):
             getattr(handle, name)()
         assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_no_error_shows_the_password_of_an_address() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/version"):
+            raise httpx.ConnectError("no")
+        return httpx.Response(502, text="<html>")
+
+    client = FedSimClient("http://me:hushed@there:8000", transport=httpx.MockTransport(refuse))
+    for call in (client.version, lambda: client.job("some")):
+        with pytest.raises(ServiceError, match=re.escape("http://***@there:8000")) as caught:
+            call()
+        assert "hushed" not in f"{caught.value} {client!r}"
 
 
 @pytest.mark.usefixtures("_no_pauses")
