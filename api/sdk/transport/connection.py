@@ -101,7 +101,7 @@ class Connection:
     """Sends calls to one service.
 
     Args:
-        url: of the service.
+        url: of the service, without secrets, for messages.
         sender: sends each request, blocking or awaited.
     """
 
@@ -270,7 +270,7 @@ class BaseClient(ABC, Generic[TransportT]):
         self._connection = Connection(remove_secrets(self.url), self._make_sender(transport, options))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({remove_secrets(self.url)!r})"
+        return f"{type(self).__name__}({self._connection.url!r})"
 
     @abstractmethod
     def _make_sender(self, transport: TransportT | None, options: dict[str, Any]) -> Sender:
