@@ -23,7 +23,7 @@ export const isShare = (name) => findMetric(name)?.unit === "share";
 
 // The metrics that may represent a job, in order. A job with only personal models has no metric of a global model; a job
 // without test examples, such as a trial of a search, has metrics on the validation set alone.
-export const MAIN_METRICS = ["global", "personal", "global_validation"].flatMap((whose) => Object.keys(METRICS).map((kind) => `${whose}_${kind}`));
+export const MAIN_METRICS = ["global", "personal", "global_validation", "personal_validation"].flatMap((whose) => Object.keys(METRICS).map((kind) => `${whose}_${kind}`));
 export const findMainMetric = (metrics) => MAIN_METRICS.find((name) => typeof metrics[name] === "number") ?? "global_accuracy";
 
 // The title of an axis: the unit, and the direction if lower is better.

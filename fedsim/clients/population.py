@@ -17,6 +17,7 @@ from fedsim.clients.sampling import Positions, draw_apart, draw_batches
 from fedsim.core import Algorithm, Batch, ClientTask, Context, Pacing, RunSettings
 from fedsim.core.capabilities import BatchPacing, HeldOutExamples, RoundNoise, StepNoise, capability
 from fedsim.core.public_set import PublicSet
+from fedsim.data.client_tests import VALIDATION
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.partition import Partition
 from fedsim.learning_tasks.learning_task import Scorer
@@ -35,6 +36,7 @@ class Population:
         partition: the training examples of each client.
         tests: the test examples of each client's personal evaluation; None for the whole test set.
         more_tests: further test examples of each client, by the name of their convention; values as `tests`.
+            Those of the convention `validation` are examples of the validation set.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         settings: the settings of the run.
         public: labelled examples that no client holds, for algorithms with a public set; None for none.
@@ -95,10 +97,11 @@ class Population:
         )
 
     def without_tests(self) -> Population:
-        """Return the population without test examples; the training examples of each client are the same."""
+        """Return the population without test examples; all other examples of each client are the same."""
         none = self.dataset.test.select_rows(slice(0))
         dataset = replace(self.dataset, test=none)
-        return replace(self, dataset=dataset, backdoor=None, tests=None, more_tests={})
+        more = {name: each for name, each in self.more_tests.items() if name == VALIDATION}
+        return replace(self, dataset=dataset, backdoor=None, tests=None, more_tests=more)
 
     def count_steps(self, client: int) -> int:
         """Return the number of local steps of this client in a round."""
@@ -112,15 +115,23 @@ class Population:
         """Return the names under which `test_positions` has test examples; "" is that of `tests`."""
         return ("", *self.more_tests)
 
+    def get_test_set(self, convention: str = "") -> Examples:
+        """Return the set that has a convention's test examples: the test set or the validation set."""
+        if convention == VALIDATION and self.validation is not None:
+            return self.validation
+        return self.dataset.test
+
     def num_tests(self, client: int, convention: str = "") -> int:
         """Return the number of test examples in this client's personal evaluation."""
         tests = self.more_tests[convention] if convention else self.tests
-        return len(self.dataset.test) if tests is None else tests.size(client)
+        return len(self.get_test_set(convention)) if tests is None else tests.size(client)
 
     def test_positions(self, client: int, convention: str = "") -> Positions:
-        """Return the positions of the test examples in this client's personal evaluation."""
+        """Return the positions in `get_test_set` of the examples in this client's personal evaluation."""
         tests = self.more_tests[convention] if convention else self.tests
-        return np.arange(len(self.dataset.test)) if tests is None else tests.client_positions(client)
+        if tests is None:
+            return np.arange(len(self.get_test_set(convention)))
+        return tests.client_positions(client)
 
 
 class TaskLoader:

@@ -9,9 +9,10 @@ Papers score personalised models in different ways, and their numbers must not b
 | `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL as read |
 | `classes` | every test example of the classes that it holds (clients overlap) | FedZoo-Bench |
 | `merged` | a quarter of its own examples, cut from training and test set merged | PFLlib, layer schedules |
+| `validation` | none from the test set: a share of the validation set, to choose values by | searches |
 
 With several labels per example, `matched` uses the first label of each example, as partitions do. Tasks
-without class labels, such as a regression, have `global` and `merged`.
+without class labels, such as a regression, have `global`, `merged` and `validation`.
 """
 
 from __future__ import annotations
@@ -86,14 +87,17 @@ SHARES: Mapping[str, Callable[[Indices, Indices, np.random.Generator], Partition
     "classes": all_of_its_classes,
 }
 
-CONVENTIONS = ("global", *SHARES, "merged")
+VALIDATION = "validation"
+"""The convention whose examples are those of the validation set, not of the test set."""
+
+CONVENTIONS = ("global", *SHARES, "merged", VALIDATION)
 
 
 def list_conventions(task: str) -> tuple[str, ...]:
     """Return the conventions that work with the labels of this learning task."""
     if task == "classes":
         return CONVENTIONS
-    return ("global", "matched", "merged") if task in CLASS_TASKS else ("global", "merged")
+    return ("global", *(["matched"] if task in CLASS_TASKS else []), "merged", VALIDATION)
 
 
 def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: int) -> Partition:
@@ -110,6 +114,22 @@ def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: i
         train, test, classes = main_label(train), main_label(test), classes + 1
     held = class_counts(partition, train, classes)
     return SHARES[convention](held, test, rng.stream(seed, f"tests-{convention}"))
+
+
+def share_validation(first: str, dataset: Dataset, partition: Partition, seed: int) -> Partition | None:
+    """Divide the validation set among the clients; None if each client is scored on all of it.
+
+    Args:
+        first: the convention of the test examples. After `global` each client has the whole set, after
+            `classes` all examples of its classes. After any other one, the set is divided as by `matched`,
+            which gives more clients an example than a share of 1/N of each class would.
+        dataset: the data set with the validation set in the place of its test set.
+        partition: of its training set.
+        seed: of the experiment.
+    """
+    if first == "global":
+        return None
+    return share_tests(first if first == "classes" else "matched", dataset, partition, seed)
 
 
 def merge_tests(dataset: Dataset) -> Dataset:

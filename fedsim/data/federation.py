@@ -12,7 +12,15 @@ import torch
 from fedsim.base import rng, tree
 from fedsim.base.parameters import make_spec_error, suggest_name
 from fedsim.data.augment import Augment, Steps
-from fedsim.data.client_tests import CONVENTIONS, list_conventions, merge_tests, share_tests, split_clients
+from fedsim.data.client_tests import (
+    CONVENTIONS,
+    VALIDATION,
+    list_conventions,
+    merge_tests,
+    share_tests,
+    share_validation,
+    split_clients,
+)
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import find_task_fault, make_partition
@@ -30,7 +38,8 @@ class Federation:
         train: each client's training examples.
         tests: each client's test examples, positions in `dataset.test`; None if all clients are tested on the
             whole test set.
-        more_tests: the same by further conventions, by name.
+        more_tests: the same by further conventions, by name; by `validation`, positions in the validation
+            set.
         public: labelled examples for the server and all clients, which no client holds.
     """
 
@@ -51,6 +60,7 @@ def make_federation(
     tests: str = "global",
     test_share: float = 0.25,
     more_tests: Sequence[str] = (),
+    validation: Examples | None = None,
     losses: Array | None = None,
     places: DataRoots = NO_ROOTS,
     **given: Any,
@@ -66,6 +76,7 @@ def make_federation(
         tests: a name in `CONVENTIONS`.
         test_share: share of each client's examples, with the convention `merged`.
         more_tests: further conventions of test examples, which do not change the training examples.
+        validation: the validation set, from `take_validation`; for the convention `validation`.
         losses: an expert's loss of each training example; for the kind `difficulty`.
         places: the data roots; for the kind `file`.
         given: the partition's parameters.
@@ -91,6 +102,11 @@ def make_federation(
     if "merged" in more_tests:
         message = "changes the clients' training examples"
         raise make_spec_error("more_tests", "merged", message, "take it as the first convention")
+    if tests == VALIDATION:
+        message = "holds no test examples"
+        raise make_spec_error("tests", VALIDATION, message, "name it after another convention")
+    if VALIDATION in more_tests and validation is None:
+        raise make_spec_error("more_tests", VALIDATION, "needs a validation set", "take one away first")
     dataset, taken = take_public(dataset, public, seed)
     if tests == "merged":
         dataset = merge_tests(dataset)
@@ -110,7 +126,10 @@ def make_federation(
     )
     partition = _name_clients(partition, dataset.train)
     made = _share_tests(Federation(dataset, partition, None, taken), tests, seed, test_share)
-    more = {name: _share_tests(made, name, seed).tests for name in more_tests}
+    more = {name: _share_tests(made, name, seed).tests for name in more_tests if name != VALIDATION}
+    if VALIDATION in more_tests and validation is not None:
+        scored = replace(made.dataset, test=validation)
+        more[VALIDATION] = share_validation(tests, scored, made.train, seed)
     return replace(made, more_tests=more)
 
 

@@ -154,6 +154,7 @@ class Experiment:
             tests=self.tests,
             test_share=self.test_share,
             more_tests=self.more_tests,
+            validation=validation,
             losses=losses,
             places=places,
             **dealing,

@@ -88,8 +88,6 @@ class Worker:
         self.algorithm, self.population, self.faults, self.recorder = algorithm, population, faults, recorder
         self.device = torch.device(device)
         self.loader = TaskLoader(population, self.device)
-        test = population.dataset.test
-        self.test_x, self.test_y = tree.wrap_array(test.x), tree.wrap_array(test.y)
 
     def train_span(
         self,

@@ -85,7 +85,7 @@ def main_metric_names() -> tuple[str, ...]:
     A run with only personal models has no metric of a global model; a run without test examples has metrics
     on the validation set alone.
     """
-    families = ("global", "personal", "global_validation")
+    families = ("global", "personal", "global_validation", "personal_validation")
     return tuple(f"{family}_{name}" for family in families for name in METRICS)
 
 

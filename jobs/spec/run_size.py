@@ -201,7 +201,7 @@ def _count_personal_evaluations(spec: JobSpec) -> int:
     policy, algorithm = spec.evaluation.personal, ALGORITHMS[spec.algorithm.name]
     if policy == "never":
         return 0
-    if policy == "auto" and spec.data.tests.kinds == ("global",):
+    if policy == "auto" and set(spec.data.tests.kinds) <= {"global", "validation"}:
         return 0 if algorithm.deploys_models else 1
     tunes = issubclass(algorithm, PersonalModels) and algorithm.plan_tuning is not PersonalModels.plan_tuning
     if policy == "last" or (policy == "auto" and tunes):
@@ -237,9 +237,12 @@ def count_personal_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings)
     places = DataRoots(settings.data_roots)
     forward = sum(_count_example_flops(model, facts, places)[1] for model in spec.models) / len(spec.models)
     # With the other kinds, the tests of all clients together are the test set, or a share of the examples.
-    whole = sum(kind in ("global", "classes") for kind in spec.data.tests.kinds)
-    parts = len(spec.data.tests.kinds) - whole
-    tests = _count_tests(facts) * (whole + parts / spec.clients.total)
+    tested = [kind for kind in spec.data.tests.kinds if kind != "validation"] if spec.evaluation.test else []
+    whole = sum(kind in ("global", "classes") for kind in tested)
+    tests = _count_tests(facts) * (whole + (len(tested) - whole) / spec.clients.total)
+    if "validation" in spec.data.tests.kinds:
+        held = 1 if spec.data.tests.kind in ("global", "classes") else 1 / spec.clients.total
+        tests += spec.evaluation.validation * facts.examples * held
     return float(_count_personal_evaluations(spec) * count_scored_clients(spec) * tests * forward)
 
 

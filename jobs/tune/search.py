@@ -19,7 +19,14 @@ from jobs.tune.record import BEST, SearchRecord, Trial, open_record
 from jobs.tune.result import TuneResult
 from jobs.tune.sampler import Method, PastTrial, propose_values
 from jobs.tune.service_trials import Service, ServiceTrials
-from jobs.tune.trial import LocalTrials, Trials, TrialScore, TrialWork, make_trial_spec
+from jobs.tune.trial import (
+    LocalTrials,
+    Trials,
+    TrialScore,
+    TrialWork,
+    make_final_spec,
+    make_trial_spec,
+)
 
 
 class TuneProgress(NamedTuple):
@@ -69,7 +76,8 @@ def tune(
         first_rounds: rounds before trials are compared first, by default `rounds / reduction**2`; all
             rounds of the spec turn early stopping off.
         reduction: one in this many trials goes on, and trains for this many times the rounds.
-        metric: such as `global_validation_loss`. Default: the first metric of the data on the validation set.
+        metric: such as `global_validation_loss`, or `personal_validation_accuracy_mean` for the clients' own
+            models. Default: the first metric of the data for the global model on the validation set.
         seed: of the search.
         out: folder of the search.
         processes: trials at the same time. With 1 they run in this process, and the same call gives the same
@@ -113,7 +121,7 @@ def tune(
         (record.folder / BEST).write_text(result.to_yaml(), "utf-8")
         number = result.best.number
         if test and number not in record.test:
-            final = place.run_best(result.spec)
+            final = place.run_best(make_final_spec(result.spec, record.metric))
             line = {"trial": number, "test": final.metrics, "digest": final.digest}
             record.add({**line, "job": final.job} if final.job else line)
             result.run = final.run
@@ -135,7 +143,10 @@ def _run_trials(
                 if step.trial == len(record.trials):
                     record.add({"trial": step.trial, "values": _propose(search, record)})
                 values = record.trials[step.trial].values
-                spec, url = make_trial_spec(search.make_spec(values)), record.checkpoint_url(step.trial)
+                spec, url = (
+                    make_trial_spec(search.make_spec(values), options.metric),
+                    record.checkpoint_url(step.trial),
+                )
                 until = search.rungs[step.rung]
                 running[train(TrialWork(step.trial, values, spec, url, until, options.metric))] = step
             if not running:

@@ -112,14 +112,40 @@ class Trials(Protocol):
         """
 
 
-def make_trial_spec(spec: JobSpec) -> JobSpec:
-    """Return the spec of a trial: the same rounds, all of them, without a score on test examples."""
-    untested = {"test": False, "personal": "never", "membership": False}
+PERSONAL = "personal_validation_"
+"""The beginning of the metrics of the personal models on the validation set."""
+
+
+def make_trial_spec(spec: JobSpec, metric: str | None = None) -> JobSpec:
+    """Return the spec of a trial: the same rounds, all of them, without a score on test examples.
+
+    Args:
+        spec: with the values of the trial.
+        metric: that compares the trials; the personal models are scored only for one of theirs.
+    """
+    is_personal = metric is not None and metric.startswith(PERSONAL)
+    untested = {"test": False, "personal": "last" if is_personal else "never", "membership": False}
     evaluation = spec.evaluation.model_copy(update=untested)
     changes: dict[str, Any] = {"evaluation": evaluation, "stop": Stop()}
+    if is_personal and "validation" not in spec.data.tests.also:
+        tests = spec.data.tests.model_copy(update={"also": (*spec.data.tests.also, "validation")})
+        changes["data"] = spec.data.model_copy(update={"tests": tests})
     if not spec.checkpoint.every:
         changes["checkpoint"] = Checkpointing(every=spec.rounds)  # promoted trials go on from checkpoints
     return spec.model_copy(update=changes)
+
+
+def make_final_spec(spec: JobSpec, metric: str) -> JobSpec:
+    """Return the spec of the run with the test set: it scores what the trials were compared by.
+
+    Args:
+        spec: with the best values.
+        metric: that compared the trials.
+    """
+    if not metric.startswith(PERSONAL) or spec.evaluation.personal in ("last", "always"):
+        return spec
+    evaluation = spec.evaluation.model_copy(update={"personal": "last"})
+    return spec.model_copy(update={"evaluation": evaluation})
 
 
 class Trainer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedsim.engine.results import RoundResult
 
 MIDDLE = "_validation_"
+PERSONAL = "personal"
 
 
 class Candidate(NamedTuple):
@@ -39,8 +40,12 @@ class Candidate(NamedTuple):
 
 
 def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield the round's models with a value on the validation set, by name; none without such a set."""
+    """Yield the round's models with a value on the validation set, by name; none without such a set.
+
+    The personal models are no candidate: there is no single one of them to keep.
+    """
     names = [name.rpartition(MIDDLE) for name in metrics if MIDDLE in name]
+    names = [each for each in names if each[0] != PERSONAL]
     chosen = next((metric for metric in METRICS if any(metric == rest for _, _, rest in names)), None)
     for model, _, metric in sorted(names):
         value, test = metrics[f"{model}{MIDDLE}{metric}"], metrics.get(f"{model}_{metric}")

@@ -20,6 +20,7 @@ from fedsim.clients.sampling import Positions
 from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.personal_scores import PersonalScores
+from fedsim.data.dataset import Examples
 from fedsim.engine.retries import attempt_with_retries, refuse_changes
 from fedsim.engine.worker import Worker, one_thread
 from fedsim.learning_tasks.learning_task import Scorer
@@ -191,20 +192,23 @@ def _score_model(worker: Worker, ctx: Context, client: int, model: Tree) -> dict
     """Score a model on the client's test examples of each convention."""
     population, model = worker.population, tree.map(tree.to_channels_last, model)
     return {
-        name: _score_on_rows(worker, ctx, model, population.test_positions(client, name))
+        name: _score_on_rows(
+            worker, ctx, model, population.get_test_set(name), population.test_positions(client, name)
+        )
         for name in population.list_test_conventions()
         if population.num_tests(client, name)
     }
 
 
-def _score_on_rows(worker: Worker, ctx: Context, model: Tree, rows: Positions) -> Score:
-    """Score a personal model on these examples of the test set."""
+def _score_on_rows(worker: Worker, ctx: Context, model: Tree, tests: Examples, rows: Positions) -> Score:
+    """Score a personal model on these examples of a test set."""
     personal, total = personal_models(worker.algorithm), NOTHING
+    inputs, labels = tree.wrap_array(tests.x), tree.wrap_array(tests.y)
     size = worker.population.dataset.scored_at_once
     with torch.inference_mode():
         for start in range(0, len(rows), size):
             index = tree.wrap_array(rows[start : start + size])
-            stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
+            stored, y = inputs[index].to(worker.device), labels[index].to(worker.device)
             x = tree.to_channels_last(worker.population.dataset.normalise(stored))
             score = worker.population.scorer.score(personal.predict_personal(ctx, model, x), y)
             total = add_scores(total, score)

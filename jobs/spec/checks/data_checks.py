@@ -211,7 +211,7 @@ def _find_membership_faults(spec: JobSpec, files: FileFacts) -> list[FieldError]
 
 def _find_kind_fault(spec: JobSpec, files: FileFacts, kind: str, path: str) -> FieldError | None:
     clients = spec.clients.total
-    if kind in ("global", "merged"):
+    if kind in ("global", "merged", "validation"):
         return None
     if not _count_tests_left(spec, files):
         message = f"{spec.data.dataset.name} has no test examples to share out"

@@ -180,7 +180,13 @@ def make_public_set_error(spec: JobSpec, found: str) -> FieldError:
 def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
     """Find a convention for the clients' test sets that the partition or the expert excludes."""
     partition, paths = spec.data.partition.kind, spec.data.tests.paths
-    own = [kind for kind in paths if kind != "global"]
+    own = [kind for kind in paths if kind not in ("global", "validation")]
+    if "validation" in paths and not spec.evaluation.validation:
+        message, hint = (
+            "needs a validation split, and there is none",
+            "set evaluation.validation, such as 0.1",
+        )
+        return [FieldError(paths["validation"], "validation", message, hint)]
     if not own:
         return []
     entry, needs_expert = PARTITIONS.get(partition), spec.curriculum.expert_epochs is not None
@@ -258,16 +264,19 @@ def _find_evaluation_faults(spec: JobSpec) -> list[FieldError]:
     evaluation, algorithm = spec.evaluation, ALGORITHMS.get(spec.algorithm.name)
     if evaluation.test:
         return []
+    has_personal = "validation" in spec.data.tests.kinds and evaluation.personal != "never"
     faults, path = list[FieldError](), "evaluation.test"
     if not evaluation.validation:
         hint = "set evaluation.validation, such as 0.1"
         faults.append(FieldError(path, False, "leaves no examples to score the models on", hint))
-    if algorithm is not None and not algorithm.deploys_models:
+    if algorithm is not None and not algorithm.deploys_models and not has_personal:
         message = f"leaves out the only scores: {spec.algorithm.name} has no global model"
-        faults.append(FieldError(path, False, message, "leave it out, or choose another algorithm"))
-    if evaluation.personal in ("last", "always"):
+        hint = "leave it out, or add validation to data.tests, which scores the personal models"
+        faults.append(FieldError(path, False, message, hint))
+    if evaluation.personal in ("last", "always") and not has_personal:
         message = "needs test examples, and evaluation.test leaves them out"
-        faults.append(FieldError("evaluation.personal", evaluation.personal, message, "set it to never"))
+        hint = "set it to never, or add validation to data.tests"
+        faults.append(FieldError("evaluation.personal", evaluation.personal, message, hint))
     return faults
 
 

@@ -69,13 +69,19 @@ def _find_metric_faults(spec: JobSpec) -> list[FieldError]:
 
 
 def _find_personal_faults(spec: JobSpec, metric: str) -> list[FieldError]:
-    known = [f"personal_{kind}{part}" for kind in _list_kinds(spec) for part in ("", "_mean", "_worst10")]
-    known.append("personal_loss")
+    scores = [f"{kind}{part}" for kind in _list_kinds(spec) for part in ("", "_mean", "_worst10")] + ["loss"]
+    views = ["personal"] if spec.evaluation.test else []
+    views += [
+        f"personal_{kind}" for kind in spec.data.tests.also if spec.evaluation.test or kind == "validation"
+    ]
+    if not views:
+        message = "is measured on test examples, and evaluation.test leaves them out"
+        return [
+            _make_fault(metric, message, "add validation to data.tests, and take personal_validation_...")
+        ]
     plain = metric.removesuffix("_before")  # each exists before tuning, too
-    for kind in spec.data.tests.also:
-        plain = plain.replace(f"personal_{kind}_", "personal_")
-    if plain not in known:
-        hint = f"take one of {', '.join(known)}"
+    if plain not in (f"{view}_{score}" for view in views for score in scores):
+        hint = f"take one of {', '.join(f'{views[0]}_{score}' for score in scores)}"
         return [_make_fault(metric, "is no measure of quality", hint)]
     if spec.evaluation.personal != "always":
         when = f"with evaluation.personal: {spec.evaluation.personal}"

@@ -55,13 +55,14 @@ class Public(Section):
         return self
 
 
-TestKind = Literal["global", "labels", "matched", "classes", "merged"]
+TestKind = Literal["global", "labels", "matched", "classes", "merged", "validation"]
 
 
 class ClientTests(Section):
     """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`.
 
-    A list, such as `[matched, global]`, is `{kind: matched, also: [global]}`.
+    A list, such as `[matched, global]`, is `{kind: matched, also: [global]}`. `validation` means examples of
+    the validation split; it comes after another kind.
     """
 
     kind: TestKind = Field(
@@ -72,7 +73,7 @@ class ClientTests(Section):
         default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
     )
     also: tuple[TestKind, ...] = Field(
-        default=(), max_length=3, description="further kinds, by which the same models are scored as well"
+        default=(), max_length=4, description="further kinds, by which the same models are scored as well"
     )
 
     @property
@@ -94,8 +95,13 @@ class ClientTests(Section):
             )
         if len(set(self.kinds)) < len(self.kinds):
             raise make_fault("has a kind twice", "name each kind once", "also")
-        if "merged" in self.also or (self.kind == "merged" and set(self.also) - {"global"}):
-            message = "merged cuts the tests off the clients' own examples, so it stands alone or with global"
+        if self.kind == "validation":
+            message = "holds no test examples, so it comes after another kind"
+            raise make_fault(message, "use a list, such as [matched, validation]", "kind")
+        if "merged" in self.also or (self.kind == "merged" and set(self.also) - {"global", "validation"}):
+            message = (
+                "merged cuts the tests off the clients' own examples: only global and validation go with it"
+            )
             raise make_fault(message, "use [merged, global], or leave it out", "also")
         return self
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsim.data import CONVENTIONS, Dataset, Examples, Partition, make_federation
 from fedsim.data.artifact import save_partition
-from fedsim.data.federation import augment_public
+from fedsim.data.federation import Federation, augment_public, take_validation
 from fedsim.data.partition_file import load_partition
 from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 from fedsim.errors import DataError, SpecError
@@ -124,7 +124,39 @@ def test_merged_gives_a_client_train_and_test_examples_of_the_same_classes():
         assert (federation.dataset.test.y[federation.tests.client_positions(client)] == mine).all()
 
 
-@pytest.mark.parametrize("tests", CONVENTIONS)
+def test_validation_shares_out_the_validation_set_after_another_convention():
+    left, validation = take_validation(dataset(), 0.25, seed=0)
+    assert validation is not None
+
+    def share(tests: str) -> tuple[Federation, Partition | None]:
+        made = make_federation(
+            left,
+            "dirichlet",
+            num_clients=6,
+            seed=0,
+            beta=0.5,
+            tests=tests,
+            more_tests=["validation"],
+            validation=validation,
+        )
+        return made, made.more_tests["validation"]
+
+    assert share("global")[1] is None
+    made, parts = share("classes")
+    assert parts is not None
+    held = class_counts(made.train, made.dataset.train.y, CLASSES)
+    every = np.bincount(validation.y, minlength=CLASSES)
+    assert np.array_equal(class_counts(parts, validation.y, CLASSES), np.where(held > 0, every, 0))
+    for tests in ("labels", "matched", "merged"):
+        made, parts = share(tests)
+        assert parts is not None
+        assert sorted(parts.indices.tolist()) == list(range(len(validation)))
+        held = class_counts(made.train, made.dataset.train.y, CLASSES)
+        fair = held / held.sum(0) * every
+        assert np.abs(class_counts(parts, validation.y, CLASSES) - fair).max() < 1
+
+
+@pytest.mark.parametrize("tests", [each for each in CONVENTIONS if each != "validation"])
 def test_the_same_seed_gives_the_same_federation(tests: str):
     made = [
         make_federation(dataset(), "dirichlet", num_clients=5, seed=3, public=0.1, tests=tests)
@@ -142,6 +174,8 @@ def test_the_same_seed_gives_the_same_federation(tests: str):
     [
         ({"public": 1.0}, "public"),
         ({"tests": "globall"}, "tests"),
+        ({"tests": "validation"}, "tests"),
+        ({"more_tests": ["validation"]}, "more_tests"),
         ({"num_clients": 90, "tests": "labels"}, "tests"),
         ({"kind": "sampled", "size": 5, "tests": "matched"}, "tests"),
     ],

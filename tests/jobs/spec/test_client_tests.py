@@ -11,6 +11,7 @@ import torch
 
 from fedsim.base.costs import Cost
 from fedsim.base.progress import run_to_end
+from fedsim.engine.evaluation.model_selection import list_candidates
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -224,6 +225,7 @@ def test_a_list_of_kinds_is_several_views_of_one_run(tmp_path: Path) -> None:
         (["matched", "merged"], "data.tests.also", "use [merged, global]"),
         (["merged", "matched"], "data.tests.also", "use [merged, global]"),
         (["matched", "mine"], "data.tests.also.0", "one of"),
+        ("validation", "data.tests.kind", "such as [matched, validation]"),
     ],
 )
 def test_a_wrong_list_of_kinds_is_named(tests: Any, path: str, words: str) -> None:
@@ -239,6 +241,38 @@ def test_every_kind_of_a_list_is_checked(tmp_path: Path) -> None:
         resolve_spec(spec(["global", "matched", "labels"], data=sampled), Settings(home=tmp_path))
     paths = [fault.path for fault in caught.value.errors if fault.path.startswith("data.tests")]
     assert paths == ["data.tests.also.0", "data.tests.also.1"]
+
+
+def test_personal_models_are_scored_on_the_validation_set(tmp_path: Path) -> None:
+    """FedAvg's personal models are the global model, so their parts of the set together have its score."""
+
+    def run(tests: Any, **evaluation: Any) -> tuple[str, dict[str, float]]:
+        experiment = resolve_spec(
+            spec(tests, evaluation={"validation": 0.3, "personal": "last", **evaluation}),
+            Settings(home=tmp_path),
+        )
+        population = experiment.load_population()
+        pool = SerialPool(experiment.algorithm, population)
+        rounds = list(simulate(experiment.algorithm, population, pool, personal="last"))
+        return rounds[-1].digest, dict(rounds[-1].metrics)
+
+    for first in ("matched", "labels", "merged", "global"):
+        digest, scores = run([first, "validation"])
+        assert run(first)[0] == digest
+        assert scores["personal_validation_accuracy"] == scores["global_validation_accuracy"]
+        # Without test examples the scores on the validation set are the same, and the only ones.
+        blind = run([first, "validation"], test=False)
+        kept = {
+            name: value for name, value in scores.items() if "_validation_" in name or name == "train_loss"
+        }
+        assert blind == (digest, kept)
+        # No single personal model can be kept as the run's.
+        assert [each.model for each in list_candidates(scores)] == ["global"]
+
+
+def test_scores_on_the_validation_set_need_one(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"data\.tests\.also\.0.*set evaluation\.validation, such as 0\.1"):
+        resolve_spec(spec(["matched", "validation"]), Settings(home=tmp_path))
 
 
 def test_a_run_can_stop_by_a_further_view(tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_without_test_examples_only_scores_on_the_validation_set_can_stop_a_run(
     assert not faults_of("global_validation_accuracy", **untested)
     (found,) = faults_of("global_accuracy", **untested)
     assert "did you mean 'global_validation_accuracy'?" in found
+    views = {"evaluation": {**untested["evaluation"], "personal": "always"}}
+    (found,) = faults_of("personal_accuracy_mean", **views)
+    assert "evaluation.test leaves them out" in found
+    views["data"] = {"tests": ["matched", "validation"]}
+    assert not faults_of("personal_validation_accuracy_mean", **views)
+    (found,) = faults_of("personal_accuracy_mean", **views)
+    assert "personal_validation_accuracy_mean" in found
 
 
 @pytest.mark.parametrize(
@@ -134,8 +141,11 @@ def test_without_test_examples_only_scores_on_the_validation_set_can_stop_a_run(
 def test_a_run_without_test_examples_needs_other_scores(
     evaluation: dict[str, Any], algorithm: str, paths: list[str]
 ) -> None:
-    spec = parse_spec({"algorithm": algorithm, "evaluation": {**evaluation, "test": False}})
-    assert [fault.path for fault in find_name_faults(spec)] == paths
+    spec = {"algorithm": algorithm, "evaluation": {**evaluation, "test": False}}
+    assert [fault.path for fault in find_name_faults(parse_spec(spec))] == paths
+    if evaluation:
+        viewed = parse_spec({**spec, "data": {"tests": ["matched", "validation"]}})
+        assert find_name_faults(viewed) == []
 
 
 def test_a_job_goes_on_until_another_round() -> None:

@@ -87,6 +87,25 @@ def test_no_trial_has_a_score_on_the_test_set(tmp_path: Path, settings: Settings
     assert "global_accuracy" not in (tmp_path / "out" / TRIALS).read_text()
 
 
+def test_personal_models_are_tuned_on_the_validation_set(tmp_path: Path, settings: Settings) -> None:
+    """LG-FedAvg has no global model; the search by hand is a run for each rate without tests."""
+    spec = {**BASE, "algorithm": "lg_fedavg", "data": {**BASE["data"], "tests": "matched"}}
+    metric = "personal_validation_accuracy_mean"
+    with pytest.raises(SpecError, match=f"metric.*no global model.*{metric}"):
+        run(tmp_path / "global", settings, spec=spec)
+    result = run(tmp_path / "out", settings, spec=spec, metric=metric, first_rounds=4)
+    views = {
+        "data": {**spec["data"], "tests": ["matched", "validation"]},
+        "evaluation": {"validation": 0.2, "personal": "last", "test": False},
+    }
+    for trial in result.trials:
+        alone = parse_spec({**spec, **views, "local": {**BASE["local"], **{"lr": trial.values["local.lr"]}}})
+        record = run_in_process(alone, settings, RunListener()).records[-1]
+        assert (record.digest, record.metrics[metric]) == (trial.digest, trial.score)
+        assert not any(name.startswith("personal_accuracy") for name in record.metrics)
+    assert "personal_accuracy_mean" in result.test
+
+
 @pytest.mark.parametrize(
     ("changes", "rounds"),
     [
@@ -176,7 +195,7 @@ def test_smaller_losses_are_better(tmp_path: Path, settings: Settings) -> None:
     ("options", "path", "message"),
     [
         ({"spec": {**BASE, "evaluation": {}}}, "evaluation.validation", "validation set"),
-        ({"spec": {**BASE, "algorithm": "lg_fedavg"}}, "algorithm", "no global model"),
+        ({"spec": {**BASE, "algorithm": "lg_fedavg"}}, "metric", "no global model"),
         ({"metric": "global_accuracy"}, "metric", "validation"),
         ({"space": {"local.lr": [0.1, -1]}}, "local.lr", "too small"),
         ({"space": {"local.rl": [0.1]}}, "local.rl", "is not a field"),
