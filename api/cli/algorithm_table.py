@@ -12,18 +12,24 @@ PAYLOAD_WIDTH = 120
 SUMMARY_WIDTH = 170
 """Width from which the table of the algorithms has their summaries, in characters."""
 
+ABOUT_PAYLOADS = "Down and up: the payloads that a client gets and sends."
+"""The caption of a table with payloads."""
+
+NO_PAYLOADS = f"A wider terminal ({PAYLOAD_WIDTH} columns) shows what a client gets and sends."
+"""The caption of a table without payloads."""
+
 ABOUT_COSTS = (
     "Traffic (bytes) and computing (FLOPs of the clients): a run of a small case, relative to FedAvg. "
-    "Down and up: the payloads that a client gets and sends. See docs/methods/README.md. "
-    "`fedsim algorithms NAME` shows the parameters of one."
+    "See docs/methods/README.md. `fedsim algorithms NAME` shows the parameters of one."
 )
-"""The line below the table."""
+"""The line below the table and its caption."""
 
 
 def make_algorithms_table(entries: list[dict[str, Any]], width: int) -> Any:
-    """Make the table; a narrow one has neither payloads nor summaries."""
+    """Make the table; a narrow one has neither payloads nor summaries. The caption is about the payloads."""
     columns = ["algorithm", "for", "paper", "traffic", "computing"]
-    if width >= PAYLOAD_WIDTH:
+    shows_payloads = width >= PAYLOAD_WIDTH
+    if shows_payloads:
         columns += ["down", "up"]
     if width >= SUMMARY_WIDTH:
         columns.append("summary")
@@ -38,11 +44,14 @@ def make_algorithms_table(entries: list[dict[str, Any]], width: int) -> Any:
         }
         for entry in entries
     )
-    return make_table(
+    made = make_table(
         columns,
         ([make_plain_text(row.get(column, "")) for column in columns] for row in rows),
         numbers=("traffic", "computing"),
     )
+    made.caption = make_plain_text(ABOUT_PAYLOADS if shows_payloads else NO_PAYLOADS)
+    made.caption_justify = "left"
+    return made
 
 
 def _format_costs(costs: dict[str, Any]) -> dict[str, str]:

@@ -248,6 +248,7 @@ def test_a_wrong_purpose_is_refused(fedsim: Fedsim) -> None:
 
 
 def test_narrow_tables_of_algorithms_have_neither_summaries_nor_payloads() -> None:
+    """The caption explains the payloads where they are shown, and else names the width that shows them."""
     costs = {"traffic": 1.5, "computing": 1, "down": ["params", "teacher"], "up": []}
     entry = {"name": "a", "summary": "S", "citation": "Ma, 2025", "plugin": "mine 1.0", "costs": costs}
     wide, middle, narrow = (make_algorithms_table([entry], width) for width in (170, 120, 100))
@@ -256,6 +257,9 @@ def test_narrow_tables_of_algorithms_have_neither_summaries_nor_payloads() -> No
     assert str(next(middle.columns[5].cells)) == "params, teacher"
     assert [column.header for column in narrow.columns][-1] == "computing"
     assert str(next(narrow.columns[2].cells)) == "Ma, 2025 [mine 1.0]"
+    explained = "Down and up: the payloads that a client gets and sends."
+    assert str(wide.caption) == str(middle.caption) == explained
+    assert str(narrow.caption) == "A wider terminal (120 columns) shows what a client gets and sends."
 
 
 def test_stacking_is_described_in_two_sentences() -> None:
