@@ -21,7 +21,7 @@ from actors.coordinator import Coordinator
 from actors.device import describe_cpu_fallback
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, FedPer, LayerSchedule
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedBN, FedCL, FedPer, LayerSchedule
 from fedsim.base import tree
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.base.tree import Tree
@@ -40,6 +40,7 @@ from fedsim.models import make_net
 from fedsim.models.initial_weights import InitialWeights
 from fedsim.models.net import Net
 from tests.fedsim.federations import federation
+from tests.fedsim.handmade import build_normed
 from tests.fedsim.methods import FREEZING, Everything, quick, slow_unless_varied
 from tests.fedsim.models.own_modules import VECTORS, FunctionalDropout, federation_of
 
@@ -91,6 +92,19 @@ def test_the_same_clients_are_frozen_on_every_pool(actor_group: ActorGroup) -> N
     results = agrees_with_serial(method, population, RayPool(method, population, actor_group))
     assert [len(r.state.standing.frozen.nonzero()) for r in results] == [6, 0, 6, 0, 0]
     assert [len(r.cohort) for r in results] == [6, 4, 6, 4, 6]
+
+
+def test_clusters_split_in_the_same_way_on_every_pool(actor_group: ActorGroup) -> None:
+    method, population = quick("cfl"), federation(rounds=3)  # all clients come, or no cluster splits
+    results = agrees_with_serial(method, population, RayPool(method, population, actor_group))
+    assert [len(r.method["clusters"]) for r in results] == [1, 2, 3]
+
+
+def test_clients_keep_the_same_batch_norm_on_every_pool(actor_group: ActorGroup) -> None:
+    net = Net(build_normed, "normed", inputs=VECTORS)
+    population = replace(federation(cohort_size=8, rounds=3), nets=(net,))
+    assert FedBN().private_keys(population.context(0))
+    agrees_with_serial(FedBN(), population, RayPool(FedBN(), population, actor_group))
 
 
 @pytest.mark.parametrize(

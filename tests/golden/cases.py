@@ -43,13 +43,17 @@ FEW_OF_A_DIFFICULTY = (*FEW[:4], "data.partition.base.min_size=2")
 
 
 def method_specs() -> dict[str, dict[str, Any]]:
-    """The small specs by name: every method, what freezes and opens on the way, and the curricula."""
+    """The small specs by name: every method, what freezes, opens and splits on the way, and the curricula."""
     specs = {name: _spec({"name": name, **QUICK.get(name, {})}) for name in sorted(ALGORITHMS)}
     specs["fedcl-freezing"] = _spec({"name": "fedcl", **FREEZING})
     specs["layer_schedule-times"] = _spec(
         {"name": "layer_schedule", "times": [0, 1], "tuning_epochs": 1},
         model={"name": "mlp", "hidden": 8, "layers": 2},
     )
+    # A cluster splits only in a round to which all its clients come.
+    specs["cfl-splitting"] = _spec({"name": "cfl", **QUICK["cfl"]}, clients={"total": 8, "fraction": 1.0})
+    # Without BatchNorm, FedBN is FedAvg.
+    specs["fedbn-batch-norm"] = _spec({"name": "fedbn"}, model={"name": "fedgen_cnn"})
     for base in ("fedavg", "scaffold", "kdia"):
         method = {"name": base, **QUICK.get(base, {})}
         specs[f"data-curriculum-{base}"] = _spec(method, curriculum=DATA_CURRICULUM)

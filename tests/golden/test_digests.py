@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from actors.actor_group import ActorGroup
+from fedsim.algorithms import FedBN
 from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -43,6 +46,14 @@ STACKED = [
 
 def test_every_case_was_recorded_on_some_processor() -> None:
     assert {*METHODS, *PRESETS} <= {case for cases in recorded().values() for case in cases}
+
+
+def test_clusters_split_and_batch_norm_is_private_in_their_cases() -> None:
+    split, normed = experiment_of("cfl-splitting"), experiment_of("fedbn-batch-norm")
+    population = split.load_population()
+    *_, last = simulate(split.algorithm, population, SerialPool(split.algorithm, population))
+    assert len(last.method["clusters"]) > 1
+    assert FedBN().private_keys(normed.load_population().context(0))
 
 
 @pytest.mark.parametrize("case", CASES)

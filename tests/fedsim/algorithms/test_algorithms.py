@@ -7,7 +7,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.algorithms import (
+    ALGORITHMS,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedLC,
+    FedNTD,
+    FedProx,
+    FedRS,
+    FedSAM,
+    FedYogi,
+)
 from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
@@ -132,6 +143,16 @@ def test_averaging_sends_one_model_each_way(algorithm: Algorithm) -> None:
     population = federation(rounds=1)
     traffic = run(algorithm, population)[0].traffic
     assert traffic.down == traffic.up == 10 * 4 * population.nets[0].count_parameters()
+
+
+@pytest.mark.parametrize(
+    "active", [FedAdagrad(), FedAdam(), FedYogi(), FedSAM(), FedLC(), FedRS(), FedNTD()], ids=str
+)
+def test_changes_on_one_side_add_no_traffic(active: Algorithm) -> None:
+    population = federation(cohort_size=6)
+    found, plain = run(active, population), run(FedAvg(), population)
+    assert [r.traffic for r in found] == [r.traffic for r in plain]
+    assert found[-1].digest != plain[-1].digest
 
 
 def test_cohorts_are_uniform_samples_without_replacement() -> None:

@@ -81,6 +81,17 @@ def test_three_rounds_in_numpy() -> None:
     assert len(groups) > 1
 
 
+def test_clusters_send_the_bytes_of_fedavg() -> None:
+    """A client receives the model of its own cluster alone, and `models` is free."""
+    population = federation(rounds=4)
+    plain, _ = run(FedAvg(), population)
+    results, _ = run(CFL(eps_1=1e9, eps_2=0.0, start_round=1), population)
+    assert len(results[1].method["clusters"]) == 2
+    for one, other in zip(results, plain, strict=True):
+        assert (one.traffic.down, one.traffic.up) == (other.traffic.down, other.traffic.up)
+        assert one.traffic.by_payload == {"model": other.traffic.down, "params": other.traffic.up}
+
+
 def test_planted_clusters_are_found_and_trained_apart() -> None:
     """The common model stands still between the two groups, whose clients still pull."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)

@@ -17,8 +17,6 @@ from fedsim.engine.pools import SerialPool
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, SIZES, Hand, Model, features, small
 from tests.fedsim.linear_models import run
 
-"""The local loss of (counts of the client's classes, logits)."""
-
 
 @pytest.mark.parametrize("algorithm", [FedLC(tau=0.0), FedRS(alpha=1.0), FedNTD(beta=0.0)], ids=repr)
 def test_without_their_terms_they_are_fedavg_bit_for_bit(algorithm: Algorithm) -> None:

@@ -137,6 +137,17 @@ def test_who_is_frozen_stays_so_when_a_run_goes_on(tmp_path: Path) -> None:
     ]
 
 
+def test_clusters_that_split_stay_so_when_a_run_goes_on(tmp_path: Path) -> None:
+    algorithm, population = method("cfl"), federation(rounds=4)  # all clients come, or no cluster splits
+    expected, _ = run(algorithm, population, tmp_path / "whole")
+    assert [len(r.method["clusters"]) for r in expected[:3]] == [1, 2, 3]
+    run(algorithm, population, tmp_path / "parts", rounds=2)
+    results, _ = run(algorithm, population, tmp_path / "parts", resume=True)
+    assert [(r.round, r.method, r.digest) for r in results] == [
+        (r.round, r.method, r.digest) for r in expected[2:]
+    ]
+
+
 def test_a_checkpoint_has_every_record(tmp_path: Path) -> None:
     population = federation([8, 8], rounds=13)
     results, _ = run(FedAvg(), population, tmp_path, every=3)
