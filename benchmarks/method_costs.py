@@ -52,6 +52,7 @@ CASE: Mapping[str, Any] = {
 
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "fedad": {"model": "fedgen_cnn"},  # attention maps need convolutions; this model takes 8x8 pixels
+    "fedbn": {"model": "fedgen_cnn"},  # without BatchNorm it is FedAvg
     "fedcog": {"algorithm.start_round": 0},  # 50 by default: it would be FedAvg in all rounds of the case
     "layer_schedule": {"algorithm.times": "even"},  # every 100 rounds by default: one block alone would open
 }
