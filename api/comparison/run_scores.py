@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from fedsim.learning_tasks.metrics import find_kind, find_main_metric, is_lower_better, main_metric_names
+from fedsim.learning_tasks.metrics import (
+    find_kind,
+    find_main_metric,
+    find_metric,
+    is_lower_better,
+    main_metric_names,
+)
 from jobs.store.records import RoundRecord
 
 METRIC_OF_UNSCORED_RUNS = "global_accuracy"
@@ -101,13 +107,14 @@ def find_validated_score(records: Sequence[RoundRecord], metric: str) -> RoundSc
 
     Args:
         records: of the run, in order.
-        metric: of one model on the test set, such as `global_accuracy`. Rounds are chosen by the value of
-            the same model on the validation set: `global_validation_accuracy`.
+        metric: on the test set, such as `global_accuracy` or `personal_accuracy_mean`. Rounds are chosen by
+            the value of the same models on the validation set: `global_validation_accuracy`.
     """
     kind = find_kind(metric)
-    if kind is None or not metric.endswith(f"_{kind}"):
+    if kind is None or find_metric(metric) is None:
         return None
-    chooser = f"{metric.removesuffix(kind)}validation_{kind}"
+    models, _, rest = metric.rpartition(f"_{kind}")
+    chooser = f"{models}_validation_{kind}{rest}"
     tested = {score.round: score for score in list_scores(records, metric)}
     best = find_best_score((each for each in list_scores(records, chooser) if each.round in tested), chooser)
     return None if best is None else tested[best.round]

@@ -17,7 +17,7 @@ from api.comparison.compared_run import ComparedRun
 from api.comparison.group_names import list_differences
 from api.comparison.records import Comparison
 from api.comparison.run_groups import group_runs
-from api.comparison.run_scores import RoundScore
+from api.comparison.run_scores import RoundScore, find_validated_score
 from api.reports.comparison_tables import PaperFormat, render_table
 from fedsim import FedSimClient
 from fedsim.base.statistics import adjust_holm
@@ -109,6 +109,18 @@ def test_the_figures_are_those_of_scipy() -> None:
     assert [adjusted for _, adjusted in tests] == pytest.approx(adjust_holm([p for p, _ in tests]))
     # Two seeds beside three: a mean over other seeds is not the best by that.
     assert not any(group.final and group.final.is_best for group in found.groups)
+
+
+@pytest.mark.parametrize("rest", ["accuracy", "accuracy_mean", "rmse_worst10"])
+def test_the_validation_set_chooses_the_round_of_personal_models_too(rest: str) -> None:
+    names = f"personal_{rest}", f"personal_validation_{rest}"
+    values = [(0.5, 0.2), (0.6, 0.4), (0.7, 0.3)]
+    records = [
+        a_round(number, **dict(zip(names, pair, strict=True))) for number, pair in enumerate(values, 1)
+    ]
+    chosen = find_validated_score(records, names[0])
+    assert chosen == (RoundScore(1, 0.5) if "rmse" in rest else RoundScore(2, 0.6))
+    assert find_validated_score(records, "personal_accuracy_std") is None
 
 
 def test_the_baseline_is_chosen_by_group_or_run() -> None:
