@@ -92,21 +92,23 @@ def _describe_devices(runs: Found) -> str:
 
 
 def _render_choices(table: Table) -> str:
-    """Render the values that a search chose for each label, with the score by which it chose them."""
-    if table.search is None:
-        return ""
-    rows = [
-        [
-            label,
-            ", ".join(choice.labels),
-            str(choice.candidates) if choice.candidates else f"– (as {table.search.otherwise})",
-            "–" if choice.score is None else f"{100 * choice.score:.1f}",
+    """Render the values that searches chose for each label, with the score by which they chose them."""
+    parts = []
+    for search in table.searches:
+        rows = [
+            [
+                label,
+                ", ".join(choice.labels),
+                str(choice.candidates) if choice.candidates else f"– (as {search.otherwise})",
+                "–" if choice.score is None else f"{100 * choice.score:.1f}",
+            ]
+            for label, choice in table.choices.items()
+            if choice.search == search.table
         ]
-        for label, choice in table.choices.items()
-    ]
-    heads = [table.search.axis, "chosen", "among", "validation accuracy"]
-    said = f"Values that the validation set chose in the runs of `{table.search.table}`, never the test set:"
-    return f"{said}\n\n{make_lines(heads, rows)}"
+        heads = [search.axis, "chosen", "among", "validation accuracy"]
+        said = f"Values that the validation set chose in the runs of `{search.table}`, never the test set:"
+        parts.append(f"{said}\n\n{make_lines(heads, rows)}")
+    return "\n\n".join(parts)
 
 
 def _render_tables(table: Table, runs: Found) -> list[str]:

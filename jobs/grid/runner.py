@@ -60,9 +60,9 @@ def run_table(
 
     Raises:
         SpecError: if a spec is wrong; with every fault.
-        ValueError: if the table has a search whose values it has not taken.
+        ValueError: if the table has searches whose values it has not taken.
     """
-    if table.search is not None and not table.choices:
+    if table.searches and not table.choices:
         raise ValueError(f"{table.name} has no values yet: call jobs.grid.search.choose_values")
     missing = list_missing(table, journal)
     if take_entries(table, journal, missing):

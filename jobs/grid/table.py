@@ -74,14 +74,16 @@ class Choice(BaseModel):
     """The values that a search chose for one label.
 
     Attributes:
+        search: the table of the search.
         labels: of the best candidate of the search.
         items: `--set` items that they stand for.
-        score: the candidate's mean on the validation set; None for a label that the search lacks.
-        candidates: how many the label chose among; 0 for a label that the search lacks.
+        score: the candidate's mean on the validation set; None for a label that no search has.
+        candidates: how many the label chose among; 0 for a label that no search has.
     """
 
     model_config = ConfigDict(frozen=True)
 
+    search: str
     labels: tuple[str, ...]
     items: tuple[str, ...]
     score: float | None = None
@@ -126,9 +128,9 @@ class Table(BaseModel):
         percent: render the metric in percent.
         hours: processor hours of all runs, as measured by this project; None if not measured.
         claims: of the paper, each with a comparison of cells that decides it.
-        search: the table that chooses values for this one; None for a table with its own values. See
+        searches: the tables that choose values for this one; () for a table with its own values. See
             `jobs.grid.search.choose_values`.
-        choices: {label: the values that the search chose}; {} before they are taken, and without a search.
+        choices: {label: the values that a search chose}; {} before they are taken, and without a search.
         words: what follows `fedsim reproduce` in the command that makes these runs; "" for the name alone.
     """
 
@@ -157,7 +159,7 @@ class Table(BaseModel):
     percent: bool = True
     hours: float | None = None
     claims: tuple[Claim, ...] = ()
-    search: Search | None = None
+    searches: tuple[Search, ...] = ()
     choices: dict[str, Choice] = {}
     words: str = ""
 
@@ -167,8 +169,8 @@ class Table(BaseModel):
             raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
         if self.against is not None and self.compared is None:
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
-        if self.search is not None and self.search.axis not in self.axes:
-            raise ValueError(f"search: {self.search.axis!r} is no axis")
+        if len(axes := {search.axis for search in self.searches}) > 1 or axes - self.axes.keys():
+            raise ValueError(f"searches: {', '.join(sorted(axes))!r} is not one axis of the table")
         every = {label for labels in self.axes.values() for label in labels}
         if unknown := {label for items in self.instead.values() for label in items} - every:
             raise ValueError(f"instead: {', '.join(sorted(unknown))!r} is no label of an axis")

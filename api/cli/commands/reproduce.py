@@ -55,7 +55,7 @@ def reproduce(
     values a search chooses makes the runs of the search first.
     """
     from api.cli.display import print_json, print_message, print_table
-    from jobs.grid.search import choose_values, load_search
+    from jobs.grid.search import choose_values, load_searches
 
     if report:
         own = None if name in (None, "list") else _read_table(name, scale, seeds)
@@ -73,8 +73,11 @@ def reproduce(
             print_table(_draw_list(listed))
         return
     table, out = _read_table(name, scale, seeds), make_folder(out)
-    search = load_search(table)
-    faults = [] if search is None else _make_runs(search, out, on, processes, device, url)
+    faults = [
+        fault
+        for search in load_searches(table)
+        for fault in _make_runs(search, out, on, processes, device, url)
+    ]
     if not faults:
         table = choose_values(table, out)
         faults = _make_runs(table, out, on, processes, device, url)

@@ -12,7 +12,7 @@ from jobs.grid.card import write_report
 from jobs.grid.journal import Journal
 from jobs.grid.markdown import render
 from jobs.grid.runner import run_table
-from jobs.grid.search import choose_values, is_searched, load_search
+from jobs.grid.search import choose_values, is_searched, load_searches
 from jobs.grid.table import Table, list_tables, load_table, read_table
 from tests.jobs.grid.small_table import entry
 
@@ -37,7 +37,7 @@ TABLE = """
 page: kdia
 title: A table
 preset: demo
-search: {table: small-search, axis: method, otherwise: FedAvg}
+searches: [{table: small-search, axis: method, otherwise: FedAvg}]
 axes:
   data: {IID: data.partition=iid}
   method:
@@ -107,6 +107,44 @@ def test_each_label_takes_the_values_that_the_validation_set_prefers(
     assert "Not run: FedAvg, FedProx, Ditto." in page
 
 
+def test_a_second_search_chooses_for_the_labels_that_the_first_one_lacks(
+    pair: tuple[Table, Table], tmp_path: Path
+) -> None:
+    """`Ditto, alone` is a label of its own, so it is no candidate of Ditto."""
+    search, _ = pair
+    finish(search, tmp_path)
+    personal = SEARCH.replace("FedProx, mu 0.1", "Ditto, lambda 2").replace("FedProx, mu 1", "Ditto, alone")
+    personal = personal.replace("fedprox, mu", "ditto, lambda_prox").replace(
+        "lambda_prox: 1.0", "lambda_prox: 0"
+    )
+    (tmp_path / "small-personal.yaml").write_text(personal, "utf-8")
+    second = read_table(tmp_path / "small-personal.yaml")
+    both = TABLE.replace(
+        "otherwise: FedAvg}]", "otherwise: FedAvg}, {table: small-personal, axis: method, otherwise: FedAvg}]"
+    )
+    both = both.replace(
+        "  method:\n", '  method:\n    Ditto, alone: "algorithm={name: ditto, lambda_prox: 0}"\n'
+    )
+    (tmp_path / "both.yaml").write_text(both, "utf-8")
+    table = read_table(tmp_path / "both.yaml")
+    assert not is_searched(table, tmp_path)
+    scores = {("low", "Ditto, lambda 2"): 0.8, ("high", "Ditto, alone"): 0.9}
+    for cell in second.cells(list(second.axes)):
+        line = entry(second, cell, 9, 0.5)
+        final = {"global_validation_accuracy": scores.get(cell, 0.3)}
+        Journal(tmp_path, second.name).append(line.model_copy(update={"final": final}))
+    choices = choose_values(table, tmp_path).choices
+    assert {label: (choice.search, choice.labels) for label, choice in choices.items()} == {
+        "FedAvg": ("small-search", ("FedAvg", "high")),
+        "FedProx": ("small-search", ("FedProx, mu 0.1", "low")),
+        "Ditto": ("small-personal", ("Ditto, lambda 2", "low")),
+        "Ditto, alone": ("small-personal", ("Ditto, alone", "high")),
+    }
+    page = render(choose_values(table, tmp_path), {})
+    assert "in the runs of `small-personal`, never the test set" in page
+    assert "| Ditto | Ditto, lambda 2, low | 2 | 80.0 |" in page
+
+
 def test_a_search_by_a_loss_takes_the_smallest(
     pair: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +168,7 @@ def test_one_value_has_to_do_for_all_partitions_and_seeds(
         each.model_copy(update={"axes": {**each.axes, "data": partitions}, "seeds": seeds})
         for each, seeds in zip(pair, [(8, 9), (1,)], strict=True)
     )
-    monkeypatch.setattr(searches, "load_search", lambda table: search)
+    monkeypatch.setattr(searches, "load_searches", lambda table: [search])
     scores = {
         ("high", "FedAvg", "IID"): 0.9,
         ("high", "FedAvg", "Shards"): 0.2,
@@ -185,22 +223,22 @@ def test_a_search_by_the_test_set_is_refused(pair: tuple[Table, Table], tmp_path
     file = tmp_path / "small-search.yaml"
     file.write_text(SEARCH.replace("global_validation_accuracy", "global_accuracy"), "utf-8")
     with pytest.raises(SettingsError, match="compares runs by global_accuracy"):
-        load_search(pair[1])
+        load_searches(pair[1])
 
 
 def test_a_search_that_does_not_fit_is_refused(pair: tuple[Table, Table], tmp_path: Path) -> None:
     file = tmp_path / "small-search.yaml"
     file.write_text(SEARCH.replace("    FedAvg: algorithm=fedavg\n", ""), "utf-8")
     with pytest.raises(SettingsError, match="has no 'method: FedAvg'"):
-        load_search(pair[1])
+        load_searches(pair[1])
 
 
-@pytest.mark.parametrize("name", [name for name in list_tables() if load_table(name).search is not None])
+@pytest.mark.parametrize("name", [name for name in list_tables() if load_table(name).searches])
 def test_a_search_has_seeds_and_labels_of_its_own_table(name: str) -> None:
-    """Of the package: other seeds than the table's, and every label of the search is somebody's candidate."""
+    """Of the package: other seeds than the table's, and every label of a search is somebody's candidate."""
     table = load_table(name)
-    search, axis = load_search(table), table.search.axis if table.search else ""
-    assert search is not None
-    assert not set(search.seeds) & set(table.seeds)
-    for label in search.axes[axis]:
-        assert [own for own in table.axes[axis] if label == own or label.startswith(f"{own}, ")], label
+    for search in load_searches(table):
+        assert not set(search.seeds) & set(table.seeds)
+        axis = table.searches[0].axis
+        for label in search.axes[axis]:
+            assert [own for own in table.axes[axis] if label == own or label.startswith(f"{own}, ")], label
