@@ -116,20 +116,24 @@ def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: i
     return SHARES[convention](held, test, rng.stream(seed, f"tests-{convention}"))
 
 
-def share_validation(first: str, dataset: Dataset, partition: Partition, seed: int) -> Partition | None:
+def share_validation(
+    first: str, dataset: Dataset, validation: Examples, partition: Partition, seed: int
+) -> Partition | None:
     """Divide the validation set among the clients; None if each client is scored on all of it.
 
     Args:
         first: the convention of the test examples. After `global` each client has the whole set, after
             `classes` all examples of its classes. After any other one, the set is divided as by `matched`,
             which gives more clients an example than a share of 1/N of each class would.
-        dataset: the data set with the validation set in the place of its test set.
+        dataset: the data set.
+        validation: the validation set.
         partition: of its training set.
         seed: of the experiment.
     """
     if first == "global":
         return None
-    return share_tests(first if first == "classes" else "matched", dataset, partition, seed)
+    scored = replace(dataset, test=validation)
+    return share_tests(first if first == "classes" else "matched", scored, partition, seed)
 
 
 def merge_tests(dataset: Dataset) -> Dataset:

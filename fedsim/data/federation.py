@@ -128,8 +128,7 @@ def make_federation(
     made = _share_tests(Federation(dataset, partition, None, taken), tests, seed, test_share)
     more = {name: _share_tests(made, name, seed).tests for name in more_tests if name != VALIDATION}
     if VALIDATION in more_tests and validation is not None:
-        scored = replace(made.dataset, test=validation)
-        more[VALIDATION] = share_validation(tests, scored, made.train, seed)
+        more[VALIDATION] = share_validation(tests, made.dataset, validation, made.train, seed)
     return replace(made, more_tests=more)
 
 

@@ -236,13 +236,15 @@ def count_personal_flops(spec: JobSpec, facts: DatasetFacts, settings: Settings)
     """Return the FLOPs of scoring the personal models of a run, without the tuning before."""
     places = DataRoots(settings.data_roots)
     forward = sum(_count_example_flops(model, facts, places)[1] for model in spec.models) / len(spec.models)
-    # With the other kinds, the tests of all clients together are the test set, or a share of the examples.
+
+    def share_of_client(kind: str) -> float:
+        # With the other kinds, the tests of all clients together are one set, or a share of the examples.
+        return 1.0 if kind in ("global", "classes") else 1 / spec.clients.total
+
     tested = [kind for kind in spec.data.tests.kinds if kind != "validation"] if spec.evaluation.test else []
-    whole = sum(kind in ("global", "classes") for kind in tested)
-    tests = _count_tests(facts) * (whole + (len(tested) - whole) / spec.clients.total)
+    tests = _count_tests(facts) * sum(map(share_of_client, tested))
     if "validation" in spec.data.tests.kinds:
-        held = 1 if spec.data.tests.kind in ("global", "classes") else 1 / spec.clients.total
-        tests += spec.evaluation.validation * facts.examples * held
+        tests += spec.evaluation.validation * facts.examples * share_of_client(spec.data.tests.kind)
     return float(_count_personal_evaluations(spec) * count_scored_clients(spec) * tests * forward)
 
 

@@ -17,7 +17,7 @@ from jobs.spec.spec_text import set_fields
 from jobs.tune.halving import list_rungs
 from jobs.tune.sampler import Method, check_method, list_grid
 from jobs.tune.space import Space, parse_spaces
-from jobs.tune.trial import PERSONAL, make_trial_spec
+from jobs.tune.trial import is_personal, make_trial_spec
 
 MANY_TRIALS = 10_000
 
@@ -178,8 +178,7 @@ def _check_spec(spec: JobSpec, metric: str | None) -> None:
     if not spec.evaluation.validation:
         message = "gives no validation set, on which a search compares its trials"
         faults.append(FieldError("evaluation.validation", 0, message, "set evaluation.validation=0.1"))
-    is_personal = metric is not None and metric.startswith(PERSONAL)
-    if algorithm is not None and not algorithm.deploys_models and not is_personal:
+    if algorithm is not None and not algorithm.deploys_models and not is_personal(metric):
         message = f"has to be one of the personal models: {spec.algorithm.name} has no global model"
         faults.append(FieldError("metric", metric, message, "such as personal_validation_accuracy_mean"))
     if metric is not None and "_validation_" not in metric:

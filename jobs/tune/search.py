@@ -143,10 +143,8 @@ def _run_trials(
                 if step.trial == len(record.trials):
                     record.add({"trial": step.trial, "values": _propose(search, record)})
                 values = record.trials[step.trial].values
-                spec, url = (
-                    make_trial_spec(search.make_spec(values), options.metric),
-                    record.checkpoint_url(step.trial),
-                )
+                spec = make_trial_spec(search.make_spec(values), options.metric)
+                url = record.checkpoint_url(step.trial)
                 until = search.rungs[step.rung]
                 running[train(TrialWork(step.trial, values, spec, url, until, options.metric))] = step
             if not running:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fedsim.checkpoints.checkpoint import Checkpoints
-from fedsim.engine.evaluation.model_selection import choose_best, list_candidates
+from fedsim.engine.evaluation.model_selection import PERSONAL_VALIDATION, choose_best, list_candidates
 from fedsim.engine.initial_state import make_state_template
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -112,8 +112,9 @@ class Trials(Protocol):
         """
 
 
-PERSONAL = "personal_validation_"
-"""The beginning of the metrics of the personal models on the validation set."""
+def is_personal(metric: str | None) -> bool:
+    """Return whether this metric compares trials by the personal models."""
+    return metric is not None and metric.startswith(PERSONAL_VALIDATION)
 
 
 def make_trial_spec(spec: JobSpec, metric: str | None = None) -> JobSpec:
@@ -123,11 +124,10 @@ def make_trial_spec(spec: JobSpec, metric: str | None = None) -> JobSpec:
         spec: with the values of the trial.
         metric: that compares the trials; the personal models are scored only for one of theirs.
     """
-    is_personal = metric is not None and metric.startswith(PERSONAL)
-    untested = {"test": False, "personal": "last" if is_personal else "never", "membership": False}
+    untested = {"test": False, "personal": "last" if is_personal(metric) else "never", "membership": False}
     evaluation = spec.evaluation.model_copy(update=untested)
     changes: dict[str, Any] = {"evaluation": evaluation, "stop": Stop()}
-    if is_personal and "validation" not in spec.data.tests.also:
+    if is_personal(metric) and "validation" not in spec.data.tests.also:
         tests = spec.data.tests.model_copy(update={"also": (*spec.data.tests.also, "validation")})
         changes["data"] = spec.data.model_copy(update={"tests": tests})
     if not spec.checkpoint.every:
@@ -142,7 +142,7 @@ def make_final_spec(spec: JobSpec, metric: str) -> JobSpec:
         spec: with the best values.
         metric: that compared the trials.
     """
-    if not metric.startswith(PERSONAL) or spec.evaluation.personal in ("last", "always"):
+    if not is_personal(metric) or spec.evaluation.personal in ("last", "always"):
         return spec
     evaluation = spec.evaluation.model_copy(update={"personal": "last"})
     return spec.model_copy(update={"evaluation": evaluation})

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from fedsim.engine.results import RoundResult
 
 MIDDLE = "_validation_"
-PERSONAL = "personal"
+
+PERSONAL_VALIDATION = f"personal{MIDDLE}"
+"""The beginning of the metrics of the personal models on the validation set."""
 
 
 class Candidate(NamedTuple):
@@ -44,8 +46,8 @@ def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
 
     The personal models are no candidate: there is no single one of them to keep.
     """
-    names = [name.rpartition(MIDDLE) for name in metrics if MIDDLE in name]
-    names = [each for each in names if each[0] != PERSONAL]
+    scored = (name for name in metrics if MIDDLE in name and not name.startswith(PERSONAL_VALIDATION))
+    names = [name.rpartition(MIDDLE) for name in scored]
     chosen = next((metric for metric in METRICS if any(metric == rest for _, _, rest in names)), None)
     for model, _, metric in sorted(names):
         value, test = metrics[f"{model}{MIDDLE}{metric}"], metrics.get(f"{model}_{metric}")

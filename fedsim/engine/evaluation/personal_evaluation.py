@@ -16,11 +16,9 @@ from fedsim.base.error_attribution import attribute_server_errors
 from fedsim.base.precision import use_precision
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import Positions
 from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.data.dataset import Examples
 from fedsim.engine.retries import attempt_with_retries, refuse_changes
 from fedsim.engine.worker import Worker, one_thread
 from fedsim.learning_tasks.learning_task import Scorer
@@ -192,17 +190,17 @@ def _score_model(worker: Worker, ctx: Context, client: int, model: Tree) -> dict
     """Score a model on the client's test examples of each convention."""
     population, model = worker.population, tree.map(tree.to_channels_last, model)
     return {
-        name: _score_on_rows(
-            worker, ctx, model, population.get_test_set(name), population.test_positions(client, name)
-        )
+        name: _score_on_tests(worker, ctx, client, model, name)
         for name in population.list_test_conventions()
         if population.num_tests(client, name)
     }
 
 
-def _score_on_rows(worker: Worker, ctx: Context, model: Tree, tests: Examples, rows: Positions) -> Score:
-    """Score a personal model on these examples of a test set."""
+def _score_on_tests(worker: Worker, ctx: Context, client: int, model: Tree, convention: str) -> Score:
+    """Score a personal model on the client's test examples of one convention."""
     personal, total = personal_models(worker.algorithm), NOTHING
+    tests = worker.population.get_test_set(convention)
+    rows = worker.population.test_positions(client, convention)
     inputs, labels = tree.wrap_array(tests.x), tree.wrap_array(tests.y)
     size = worker.population.dataset.scored_at_once
     with torch.inference_mode():

@@ -178,14 +178,12 @@ def make_public_set_error(spec: JobSpec, found: str) -> FieldError:
 
 
 def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
-    """Find a convention for the clients' test sets that the partition or the expert excludes."""
+    """Find a convention for the clients' tests that the partition, the expert or a missing split excludes."""
     partition, paths = spec.data.partition.kind, spec.data.tests.paths
     own = [kind for kind in paths if kind not in ("global", "validation")]
     if "validation" in paths and not spec.evaluation.validation:
-        message, hint = (
-            "needs a validation split, and there is none",
-            "set evaluation.validation, such as 0.1",
-        )
+        message = "needs a validation split, and there is none"
+        hint = "set evaluation.validation, such as 0.1"
         return [FieldError(paths["validation"], "validation", message, hint)]
     if not own:
         return []

@@ -76,9 +76,8 @@ def _find_personal_faults(spec: JobSpec, metric: str) -> list[FieldError]:
     ]
     if not views:
         message = "is measured on test examples, and evaluation.test leaves them out"
-        return [
-            _make_fault(metric, message, "add validation to data.tests, and take personal_validation_...")
-        ]
+        hint = f"add validation to data.tests, and take personal_validation_{scores[1]}"
+        return [_make_fault(metric, message, hint)]
     plain = metric.removesuffix("_before")  # each exists before tuning, too
     if plain not in (f"{view}_{score}" for view in views for score in scores):
         hint = f"take one of {', '.join(f'{views[0]}_{score}' for score in scores)}"

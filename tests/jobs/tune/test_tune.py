@@ -99,7 +99,7 @@ def test_personal_models_are_tuned_on_the_validation_set(tmp_path: Path, setting
         "evaluation": {"validation": 0.2, "personal": "last", "test": False},
     }
     for trial in result.trials:
-        alone = parse_spec({**spec, **views, "local": {**BASE["local"], **{"lr": trial.values["local.lr"]}}})
+        alone = parse_spec({**spec, **views, "local": {**BASE["local"], "lr": trial.values["local.lr"]}})
         record = run_in_process(alone, settings, RunListener()).records[-1]
         assert (record.digest, record.metrics[metric]) == (trial.digest, trial.score)
         assert not any(name.startswith("personal_accuracy") for name in record.metrics)
