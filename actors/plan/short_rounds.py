@@ -48,6 +48,9 @@ FIRST_ROUNDS = 20
 ENOUGH_ROUNDS = 100
 """After this many whole rounds, another whole round adds nothing new."""
 
+CLEARLY_LONGER = 1.5
+"""A round that takes this many times as long as the shortest one does so because of its steps."""
+
 
 def time_part(
     run: Callable[[Clients], Any], items: Clients, work: Callable[[int], int], few: int, most: float
@@ -148,20 +151,27 @@ class ShortRounds:
         return max(busy)
 
     def time_training(self, seconds: float) -> None:
-        """Find `overhead` and `step` from rounds of more and more work, for about this many seconds."""
+        """Find `overhead` and `step` from rounds of more and more work.
+
+        It takes about this many seconds, or until a round is clearly longer than the shortest one.
+        """
         began = perf_counter()
         clients = [*filter(self.population.count_steps, self.cohorts[0])] or self.cohorts[0]
         few = clients[: self.few]
         shortest = median(self.train(few, 1)[1] for _ in range(3))
         least = self.cost_of_busiest(few, self.workers, self.pool.population.count_steps)
-        found: list[float] = []
+        found, clear = list[float](), list[float]()
         for some, steps in self._list_longer_rounds(clients):
             taken = self.train(some, steps)[1]
             work = self.cost_of_busiest(some, self.workers, self.pool.population.count_steps)
             found.append(min(max(0.0, taken - shortest) / max(1.0, work - least), taken / max(1.0, work)))
+            # A round that hardly takes longer than the shortest shows chance, not its steps: go on.
+            if taken < CLEARLY_LONGER * shortest:
+                continue
+            clear.append(found[-1])
             if perf_counter() - began + 2 * taken > seconds:
                 break
-        self.step = median(found[-3:])  # one round that was slow by chance must not decide
+        self.step = median((clear or found)[-3:])  # one round that was slow by chance must not decide
         self.overhead = max(0.0, shortest - self.step * least)
 
     def _list_longer_rounds(self, clients: Clients) -> Iterator[tuple[Clients, int | None]]:

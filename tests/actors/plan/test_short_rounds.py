@@ -131,6 +131,24 @@ def test_seconds_grow_with_the_work_and_the_federation_is_left_as_it_was(actor_g
     assert rounds.pool.population == before
 
 
+def test_little_time_still_finds_the_seconds_of_a_step(
+    actor_group: ActorGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first longer rounds take no longer than the shortest, by chance: they must not end the search."""
+    local = LocalTraining(epochs=1000, batch_size=8, lr=0.01)
+    rounds = short_rounds(actor_group, FedAvg(), federation(cohort_size=6, rounds=2, local=local))
+
+    def train(cohort: Sequence[int], steps: int | None = None) -> tuple[None, float]:
+        rounds.set_steps(steps)
+        work = rounds.cost_of_busiest(cohort, rounds.workers, rounds.pool.population.count_steps)
+        return None, 0.1 + 0.001 * work if work > 20 else 0.1
+
+    monkeypatch.setattr(rounds, "train", train)
+    rounds.time_training(0.0)
+    assert rounds.step == pytest.approx(0.001, rel=0.1)
+    assert rounds.overhead == pytest.approx(0.1, rel=0.1)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_clients_are_dealt_evenly_and_all_wait_for_a_large_one(actor_group: ActorGroup, workers: int) -> None:
     population = federation([10 + client % 7 for client in range(16)])
