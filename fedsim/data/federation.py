@@ -95,18 +95,7 @@ def make_federation(
         >>> len(federation.tests.indices) == len(federation.dataset.test)
         True
     """
-    for name in (tests, *more_tests):
-        if name not in CONVENTIONS:
-            hint = suggest_name(name, CONVENTIONS)
-            raise make_spec_error("tests", name, "there is no such convention", hint)
-    if "merged" in more_tests:
-        message = "changes the clients' training examples"
-        raise make_spec_error("more_tests", "merged", message, "take it as the first convention")
-    if tests == VALIDATION:
-        message = "holds no test examples"
-        raise make_spec_error("tests", VALIDATION, message, "name it after another convention")
-    if VALIDATION in more_tests and validation is None:
-        raise make_spec_error("more_tests", VALIDATION, "needs a validation set", "take one away first")
+    _check_conventions(tests, more_tests, validation)
     dataset, taken = take_public(dataset, public, seed)
     if tests == "merged":
         dataset = merge_tests(dataset)
@@ -130,6 +119,22 @@ def make_federation(
     if VALIDATION in more_tests and validation is not None:
         more[VALIDATION] = share_validation(tests, made.dataset, validation, made.train, seed)
     return replace(made, more_tests=more)
+
+
+def _check_conventions(tests: str, more_tests: Sequence[str], validation: Examples | None) -> None:
+    """Raise SpecError if there is no such convention of test examples, or these do not go together."""
+    for name in (tests, *more_tests):
+        if name not in CONVENTIONS:
+            hint = suggest_name(name, CONVENTIONS)
+            raise make_spec_error("tests", name, "there is no such convention", hint)
+    if "merged" in more_tests:
+        message = "changes the clients' training examples"
+        raise make_spec_error("more_tests", "merged", message, "take it as the first convention")
+    if tests == VALIDATION:
+        message = "holds no test examples"
+        raise make_spec_error("tests", VALIDATION, message, "name it after another convention")
+    if VALIDATION in more_tests and validation is None:
+        raise make_spec_error("more_tests", VALIDATION, "needs a validation set", "take one away first")
 
 
 def _name_clients(partition: Partition, train: Examples) -> Partition:
