@@ -39,7 +39,8 @@ def lock_folder(folder: Path, work: str) -> Iterator[None]:
     """
     with lock_file(folder / ".lock") as is_free:
         if not is_free:
-            raise SettingsError(f"another {work} works in {folder}", "wait for it, or give --out")
+            hint = "wait for it, or name another folder: --out DIR"
+            raise SettingsError(f"another {work} works in {folder}", hint)
         yield
 
 

@@ -101,10 +101,22 @@ def _records(text: str) -> list[RecordData]:
     try:
         whole = json.loads(text)
     except ValueError:
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return _parse_lines(text)
     if isinstance(whole, dict):
         whole = whole.get("rounds", [whole])
     return list(whole)
+
+
+def _parse_lines(text: str) -> list[RecordData]:
+    """Parse JSON lines; leave out a last one that was cut off, when a run was killed as it wrote."""
+    *lines, rest = text.split("\n")
+    found = [json.loads(line) for line in lines if line.strip()]
+    try:
+        return [*found, json.loads(rest)] if rest.strip() else found
+    except ValueError:
+        if not found:
+            raise
+        return found
 
 
 def make_no_records_error(path: Path, why: str) -> SettingsError:

@@ -58,7 +58,7 @@ def run(
     """Run a spec on this machine, without the service."""
     from api.cli.debug_run import check_debug_options
     from api.cli.display import make_rounds_table, print_json, print_message, print_table
-    from api.cli.run_folder import RunFolder, make_run_document, write_run_files
+    from api.cli.run_folder import make_run_document, write_run_files
     from fedsim.engine.faults import parse_chaos
     from jobs.spec import read_spec
     from jobs.spec.resolve import parse_spec_and_names
@@ -68,32 +68,54 @@ def run(
     if debug:
         check_debug_options(out, resume=resume, chaos=bool(chaos))
     loaded = parse_spec_and_names(read_spec(spec, sets or ()))
-    folder = None
-    if out is not None:
-        folder = RunFolder(make_folder(out), loaded, resume=resume, overwrite=overwrite)
-        if resume and format is RunFormat.TEXT and (note := folder.describe_finished()):
+    with _open_folder(out, loaded, resume=resume, overwrite=overwrite) as folder:
+        if folder and resume and format is RunFormat.TEXT and (note := folder.describe_finished()):
             print_message(note)
             return
-    trackers = _open_trackers(track, loaded, folder)
-    with _report_stop(folder, trackers):
-        result = _execute(
-            spec, loaded, folder, format, trackers=trackers, debug=debug, resume=resume, chaos=faults
-        )
-    if note := describe_extra_rounds(loaded.rounds, len(result.records)):
-        print_message(note)
-    if result.end is not None:
-        print_message(result.end.message)
-    if note := describe_divergence(result.records):
-        print_message(note)
-    document = make_run_document(result)
-    if folder is not None:
-        names = write_run_files(folder.path, document, result, resumed=resume)
-        print_message(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder.path}")
-    trackers.end("FINISHED", {name: (folder.path / name).read_bytes() for name in names} if folder else {})
+        trackers = _open_trackers(track, loaded, folder)
+        with _report_stop(folder, trackers):
+            result = _execute(
+                spec, loaded, folder, format, trackers=trackers, debug=debug, resume=resume, chaos=faults
+            )
+        for note in _list_notes(loaded, result):
+            print_message(note)
+        document = make_run_document(result)
+        if folder is not None:
+            names = write_run_files(folder.path, document, result, resumed=resume)
+            print_message(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder.path}")
+        files = {name: (folder.path / name).read_bytes() for name in names} if folder else {}
+        trackers.end("FINISHED", files)
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
         print_table(make_rounds_table(result.records))
+
+
+@contextmanager
+def _open_folder(
+    out: Path | None, spec: JobSpec, *, resume: bool, overwrite: bool
+) -> Iterator[RunFolder | None]:
+    """Yield the folder of `--out`, and keep a second run out of it; None without `--out`.
+
+    Raises:
+        SettingsError: another process runs in it; see also `RunFolder`.
+    """
+    from api.cli.run_folder import RunFolder
+    from jobs.file_locks import lock_folder
+
+    if out is None:
+        yield None
+        return
+    with lock_folder(make_folder(out), "run"):
+        yield RunFolder(out, spec, resume=resume, overwrite=overwrite)
+
+
+def _list_notes(spec: JobSpec, result: RunResult) -> list[str]:
+    """List what a reader of the result has to know."""
+    end = "" if result.end is None else result.end.message
+    records = result.records
+    notes = (describe_extra_rounds(spec.rounds, len(records)), end, describe_divergence(records))
+    return [note for note in notes if note]
 
 
 def describe_divergence(records: Sequence[RoundRecord]) -> str:

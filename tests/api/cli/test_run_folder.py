@@ -15,8 +15,9 @@ import yaml
 
 from api.cli.run_folder import RunFolder
 from fedsim.errors import SettingsError
+from jobs.file_locks import lock_folder
 from jobs.spec import parse_spec
-from tests.api.service import a_round
+from tests.api.service import Fedsim, a_round
 
 SPEC = parse_spec({"algorithm": "fedavg", "rounds": 5})
 
@@ -35,6 +36,19 @@ def test_it_has_the_spec_and_the_rounds_while_the_run_runs(tmp_path: Path) -> No
     lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2]
     assert "no checkpoint yet" in folder.describe_rest()
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+def test_a_second_run_in_a_folder_is_refused_while_the_first_works(
+    fedsim: Fedsim, tmp_path: Path, option: str
+) -> None:
+    begun(tmp_path)
+    before = (tmp_path / "rounds.jsonl").read_bytes()
+    with lock_folder(tmp_path, "run"):
+        done = fedsim("run", "demo", "--out", str(tmp_path), option)
+    assert done.code == 2
+    assert f"another run works in {tmp_path}" in done.err
+    assert (tmp_path / "rounds.jsonl").read_bytes() == before
 
 
 def test_a_finished_run_says_how_to_go_on(tmp_path: Path) -> None:

@@ -39,6 +39,18 @@ def test_equal_runs_are_exit_0(fedsim: Fedsim, tmp_path: Path) -> None:
         }
 
 
+def test_a_last_line_that_was_cut_off_is_left_out(fedsim: Fedsim, tmp_path: Path) -> None:
+    """A run that is killed as it writes loses that record, and no other."""
+    a, b = (write(tmp_path / f"{name}.jsonl", ["x", "y"]) for name in "ab")
+    for file in (a, b):
+        file.write_text(file.read_text() + '{"round": 3, "dig')
+    assert fedsim("verify", a, b).out == "equal: 2 rounds agree, bit for bit\n"
+    b.write_text('{"round": 1, "dig\n' + a.read_text())
+    outcome = fedsim("verify", a, b)
+    assert outcome.code == 2
+    assert "b.jsonl' has no round records" in outcome.err
+
+
 def test_the_first_round_that_differs_is_shown(fedsim: Fedsim, tmp_path: Path) -> None:
     a = write(tmp_path / "a.jsonl", ["x", "aaaa", "z"])
     b = write(tmp_path / "b.jsonl", ["x", "bbbb", "q"])
