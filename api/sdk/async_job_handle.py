@@ -253,7 +253,11 @@ class AsyncJobHandle(JobView):
 
         Raises:
             SpecError: the changed spec is wrong; the error lists every fault.
+            RequestError: the priority, a label or the key is wrong.
         """
+        from jobs.spec.submission import check_job_fields
+
+        check_job_fields(priority, labels, idempotency_key)
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         job = await self._connection.send(calls.clone(self.id, read_fields(set), priority, labels, key))
         return AsyncJobHandle(self._connection, job)

@@ -74,9 +74,13 @@ class ClientMethods:
 
         Raises:
             SpecError: the spec is wrong; the error lists every fault.
+            RequestError: the priority, a label or the key is wrong.
             DoesNotFit: the job can never fit the service's cluster.
             Conflict: a job with another spec has this key.
         """
+        from jobs.spec.submission import check_job_fields
+
+        check_job_fields(priority, labels, idempotency_key)
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         data = await self._read_spec(spec, set)
         job = await self._connection.send(calls.submit(data, priority, labels or {}, key))

@@ -55,13 +55,14 @@ def read_fields(settings: SetFields | None) -> dict[str, Any]:
     """Return fields by dotted path.
 
     Raises:
-        SpecError: an item is not `PATH=VALUE`.
+        SpecError: an item is not `PATH=VALUE`, or a spec cannot hold a value.
     """
-    if settings is None or isinstance(settings, Mapping):
-        return dict(settings or {})
-    from jobs.spec.grid import make_set_items
+    from jobs.spec.grid import make_set_items, require_plain_fields
     from jobs.spec.spec_text import parse_set_items
 
+    if settings is None or isinstance(settings, Mapping):
+        require_plain_fields(settings or {})
+        return dict(settings or {})
     return parse_set_items(make_set_items(settings))
 
 
@@ -91,6 +92,8 @@ def read_draft(spec: SpecSource, settings: SetFields | None = None) -> Draft:
             return Draft(data, fault)
     if isinstance(spec, JobSpec):
         spec = spec.model_dump(mode="json", exclude_unset=True)
+    elif not _is_json(spec):
+        parse_spec(spec)  # names the field
     return Draft(embed_sources(apply_overrides(spec, overrides) if overrides else spec))
 
 

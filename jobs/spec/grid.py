@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from fedsim.errors import SpecError
+from jobs.spec.error_messages import find_value_faults
 from jobs.spec.fields import drop_weight_hashes
 from jobs.spec.job_spec import JobSpec
 
@@ -68,12 +70,28 @@ def cells(axes: Axes, names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def make_set_items(value: Any) -> list[str]:
-    """Return `PATH=VALUE` items from a file's value: null, one item, a list of items, or {path: value}."""
+    """Return `PATH=VALUE` items from a file's value: null, one item, a list of items, or {path: value}.
+
+    Raises:
+        SpecError: for every value that a spec cannot hold, such as one of NumPy.
+    """
     if value is None:
         return []
     if isinstance(value, Mapping):
+        require_plain_fields(value)
         return [f"{path}={json.dumps(entry, ensure_ascii=False)}" for path, entry in value.items()]
     return [value] if isinstance(value, str) else list(value)
+
+
+def require_plain_fields(fields: Mapping[str, Any]) -> None:
+    """Raise SpecError if a field has a value that a spec cannot hold; the keys are dotted paths."""
+    faults = [
+        fault
+        for path, value in fields.items()
+        for fault in find_value_faults(value, tuple(str(path).split(".")))
+    ]
+    if faults:
+        raise SpecError(faults)
 
 
 def hash_spec(spec: JobSpec, varied: Collection[str] = ()) -> str:

@@ -179,10 +179,16 @@ def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
 
     The text of a Python file with a model becomes part of the data, and a file of weights gets its absolute
     path. A relative file is looked for in the working directory, then in the folder of the spec.
+
+    Raises:
+        SpecError: with path `spec`, if the source cannot be read or is a sweep.
     """
     data = parse_text(_read_source(source))
     if not isinstance(data, Mapping):
         return data
+    if {"base", "seeds"} <= data.keys():
+        hint = "make its runs with `fedsim sweep FILE`, or `client.sweep(FILE)`"
+        raise SpecError([FieldError("spec", str(source), "is the file of a sweep", hint)])
     folders = Path(), Path(source).expanduser().parent
     return _locate_weights(embed_sources(apply_overrides(data, overrides), folders), folders)
 

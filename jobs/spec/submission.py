@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from fedsim.errors import FieldError, RequestError
+from jobs.spec.error_messages import shorten_value
 from jobs.spec.fields import drop_weight_hashes
 from jobs.spec.job_spec import JobSpec
 
@@ -75,37 +76,50 @@ def check_submission(
     """Check that the priority, the labels and the key can be stored and shown.
 
     Raises:
+        RequestError: see `check_job_fields`.
+    """
+    check_job_fields(priority, labels, idempotency_key)
+    return CheckedSubmission(spec, priority, dict(labels or {}), idempotency_key)
+
+
+def check_job_fields(
+    priority: int | None, labels: Mapping[str, str] | None, idempotency_key: str | None
+) -> None:
+    """Check what is given for a job beside its spec.
+
+    Raises:
         RequestError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
     """
-    errors = [*_find_priority_faults(priority), *_find_label_faults(labels or {})]
+    errors = [*_find_label_faults(labels or {})]
+    if priority is not None:
+        errors = [*_find_priority_faults(priority), *errors]
     if idempotency_key is not None and not IDEMPOTENCY_KEY.fullmatch(idempotency_key):
         hint = "use 1 to 200 printable ASCII characters without spaces"
         errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))
     if errors:
         raise RequestError(errors)
-    return CheckedSubmission(spec, priority, dict(labels or {}), idempotency_key)
 
 
 def _find_priority_faults(priority: Any) -> list[FieldError]:
     if isinstance(priority, int) and not isinstance(priority, bool) and abs(priority) <= MAX_PRIORITY:
         return []
     hint = f"allowed: a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}; the highest runs first"
-    return [FieldError("priority", priority, "is not a priority", hint)]
+    return [FieldError("priority", shorten_value(priority), "is not a priority", hint)]
 
 
-def _find_label_faults(labels: Mapping[str, str]) -> list[FieldError]:
+def _find_label_faults(labels: Mapping[Any, Any]) -> list[FieldError]:
     if len(labels) > MAX_LABELS:
         return [FieldError("labels", len(labels), "are too many", f"at most {MAX_LABELS} labels")]
     faults = []
     for key, value in labels.items():
-        if not LABEL_KEY.fullmatch(key):
+        if not isinstance(key, str) or not LABEL_KEY.fullmatch(key):
             hint = (
                 "a key has 1 to 64 letters, digits, '.', '_', '/' or '-', and starts with a letter or digit"
             )
-            faults.append(FieldError("labels", key[:200], "is not a label's key", hint))
-        elif len(value) > MAX_LABEL_VALUE or not value.isprintable():
-            hint = f"a value is one printable line of at most {MAX_LABEL_VALUE} characters"
-            faults.append(FieldError(f"labels.{key}", value[:200], "is not a label's value", hint))
+            faults.append(FieldError("labels", str(key)[:200], "is not a label's key", hint))
+        elif not isinstance(value, str) or len(value) > MAX_LABEL_VALUE or not value.isprintable():
+            hint = f"a value is a text of one printable line of at most {MAX_LABEL_VALUE} characters"
+            faults.append(FieldError(f"labels.{key}", str(value)[:200], "is not a label's value", hint))
     return faults
 
 

@@ -125,6 +125,10 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
         raise _make_error(
             "sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds"
         )
+    if "algorithm" in data and "base" not in data:
+        hint = "make its run with `fedsim run FILE`; a sweep has base, axes and seeds"
+        given = sorted(data) if isinstance(source, Mapping) else str(source)
+        raise _make_error("sweep", given, "is a spec", hint)
     opened = {"name": name, **data, "axes": _expand_axes(data.get("axes"))}
     opened["set"] = [*_list_items("set", data.get("set")), *more]
     if "base" in data:

@@ -62,6 +62,8 @@ def parse_spaces(spaces: Mapping[str, Any]) -> dict[str, Space]:
     for path, value in spaces.items():
         try:
             found[str(path)] = _parse_space(value)
+        except SpecError as error:
+            faults += [FieldError(f"space.{path}", value, each.message, NOTATION) for each in error.errors]
         except ValueError as error:
             faults.append(FieldError(f"space.{path}", value, str(error), NOTATION))
     if faults:

@@ -195,10 +195,6 @@ def _find_entry(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[st
     known = {entry["name"]: entry for entry in entries}
     if name in known:
         return known[name]
-    if kind == "algorithms":
-        from fedsim.algorithms import ALGORITHMS
-
-        raise RequestError([ALGORITHMS.fault("name", name)])
     raise RequestError(
         [FieldError("name", name, f"is not a known {KINDS[kind][0]}", suggest_name(name, known))]
     )

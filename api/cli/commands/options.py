@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -163,6 +164,12 @@ def parse_labels(items: list[str] | None) -> dict[str, str]:
     if wrong:
         raise SettingsError(f"--label {', '.join(map(repr, wrong))} is not NAME=VALUE", "e.g. owner=ada")
     return {name: value for name, _, value in pairs}
+
+
+def refuse_options(place: StrEnum, given: Mapping[str, bool]) -> None:
+    """Raise SettingsError if options were given that have no effect at this place."""
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise SettingsError(f"{', '.join(names)} with --on {place}", "leave it out: it has no effect there")
 
 
 def make_folder(path: Path) -> Path:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, Place, UrlOption, make_folder
+from api.cli.commands.options import Format, FormatOption, Place, UrlOption, make_folder, refuse_options
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from jobs.grid.runner import Runs, TableProgress
     from jobs.grid.table import Table
@@ -30,8 +31,12 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: those of the table.")
     ] = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Runs at the same time (pool).")] = 2,
-    device: Annotated[str, typer.Option("--device", help="cpu, or cuda for the first GPU (pool).")] = "cpu",
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Runs at the same time (pool). Default: 2.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, or cuda for the first GPU (pool). Default: cpu.")
+    ] = None,
     on: Annotated[
         Place,
         typer.Option("--on", help="pool: processes on this machine; ray: one by one; service: jobs."),
@@ -72,7 +77,11 @@ def reproduce(
         else:
             print_table(_draw_list(listed))
         return
+    of_pool = {"--processes": processes is not None, "--device": device is not None}
+    refuse_options(on, of_pool if on is not Place.POOL else {})
+    refuse_options(on, {"--url": url is not None} if on is not Place.SERVICE else {})
     table, out = _read_table(name, scale, seeds), make_folder(out)
+    processes, device = processes or 2, device or "cpu"
     faults = [
         fault
         for search in load_searches(table)
@@ -101,19 +110,20 @@ def _make_runs(
     from jobs.grid.journal import Journal
     from jobs.grid.runner import run_table
 
-    runs, at_a_time = _choose_runs(place, processes, device, url)
     journal = Journal(out, table.name)
     try:
-        return run_table(
-            table, journal, runs, lambda progress: print_message(_describe(table, progress)), at_a_time
-        )
+        with _open_runs(place, processes, device, url) as (runs, at_a_time):
+            return run_table(
+                table, journal, runs, lambda progress: print_message(_describe(table, progress)), at_a_time
+            )
     except KeyboardInterrupt:
         print_message(f"stopped; {journal.file} has the finished runs; the same command goes on")
         raise
 
 
-def _choose_runs(place: Place, processes: int, device: str, url: str | None) -> tuple[Runs, int]:
-    """Return the way to make runs, and how many run at a time."""
+@contextmanager
+def _open_runs(place: Place, processes: int, device: str, url: str | None) -> Iterator[tuple[Runs, int]]:
+    """Yield the way to make runs, and how many run at a time."""
     from jobs.settings import Settings
 
     if device not in ("cpu", "cuda"):
@@ -122,21 +132,22 @@ def _choose_runs(place: Place, processes: int, device: str, url: str | None) -> 
     if place is Place.RAY:
         from jobs.grid.ray_runs import run_on_ray
 
-        return lambda table, missing: run_on_ray(table, missing, settings), 1
-    if place is Place.SERVICE:
+        yield lambda table, missing: run_on_ray(table, missing, settings), 1
+    elif place is Place.SERVICE:
         from api.cli.commands.connection import connect
         from api.cli.service_runs import run_on_service
 
-        client = connect(url)
-        return lambda table, missing: run_on_service(table, missing, client), 1
-    import torch
+        with connect(url) as client:
+            yield lambda table, missing: run_on_service(table, missing, client), 1
+    else:
+        import torch
 
-    from jobs.grid.process_pool import run_in_processes
+        from jobs.grid.process_pool import run_in_processes
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("--device cuda: torch finds no GPU that it can use here", "leave it out")
-    how: dict[str, Any] = {"processes": processes, "device": device}
-    return lambda table, missing: run_in_processes(table, missing, settings, **how), processes
+        if device == "cuda" and not torch.cuda.is_available():
+            raise SettingsError("--device cuda: torch finds no GPU that it can use here", "leave it out")
+        how: dict[str, Any] = {"processes": processes, "device": device}
+        yield lambda table, missing: run_in_processes(table, missing, settings, **how), processes
 
 
 def _describe(table: Table, progress: TableProgress) -> str:

@@ -109,7 +109,7 @@ def announce_url(settings: Settings, url: str) -> None:
 
 def stop(
     force: Annotated[
-        bool, typer.Option("--force", help="Stop even if jobs are active. Those jobs are lost.")
+        bool, typer.Option("--force", help="Stop even if jobs are active. The next service continues them.")
     ] = False,
 ) -> None:
     """Stop the services of this home on this machine, and then its local Ray."""

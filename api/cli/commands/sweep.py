@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from api.cli.commands.options import Format, FormatOption, Place, SetOption, UrlOption, make_folder
+from api.cli.commands.options import (
+    Format,
+    FormatOption,
+    Place,
+    SetOption,
+    UrlOption,
+    make_folder,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,10 +41,13 @@ def sweep(
         Place,
         typer.Option("--on", help="service: jobs; pool: processes on this machine; ray: one by one."),
     ] = Place.SERVICE,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Runs at the same time (pool).")] = 2,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Runs at the same time (pool). Default: 2.")
+    ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the runs of pool and ray.")
-    ] = Path("swept"),
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the runs of pool and ray. Default: swept."),
+    ] = None,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
@@ -44,10 +55,13 @@ def sweep(
 
     Run again: makes only the missing runs.
     """
-    if on is not Place.SERVICE:
-        given = {"--no-wait": not wait, "--resume": resume}
-        _refuse_options(on, [name for name, is_given in given.items() if is_given])
-        _run_here(file, sets or (), on, processes, out, format)
+    of_jobs = {"--no-wait": not wait, "--resume": resume, "--url": url is not None}
+    of_service = {"--processes": processes is not None, "--out": out is not None}
+    if on is Place.SERVICE:
+        refuse_options(on, of_service)
+    else:
+        refuse_options(on, of_jobs | {"--processes": on is Place.RAY and processes is not None})
+        _run_here(file, sets or (), on, processes or 2, out or Path("swept"), format)
     from api.cli.commands.connection import connect
     from api.cli.display import print_json, print_message, print_table, show_waiting
     from jobs.spec.sweep import read_sweep
@@ -75,15 +89,6 @@ def sweep(
     if handle.succeeded and len(handle.cells()) > 1:
         print_message(f"`fedsim compare {shlex.quote(grid.name)}` compares the cells, seed by seed")
     raise typer.Exit(0 if done else 1)
-
-
-def _refuse_options(place: Place, names: list[str]) -> None:
-    from fedsim.errors import SettingsError
-
-    if names:
-        raise SettingsError(
-            f"{', '.join(names)} with --on {place}", "leave it out: it is for jobs of a service"
-        )
 
 
 def _run_here(

@@ -15,6 +15,7 @@ from api.cli.commands.options import (
     SpecArgument,
     UrlOption,
     make_folder,
+    refuse_options,
 )
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def tune(
         from api.cli.commands.connection import connect
 
         service = connect(url)
+    else:
+        refuse_options(on, {"--url": url is not None})
     wanted = {**_read_spaces(spaces), **parse_space_items(space or [])}
     try:
         result = search(
@@ -131,7 +134,7 @@ def tune(
 
 def _read_spaces(path: Path | None) -> dict[str, Any]:
     """Read the file of `--spaces`; {} without one."""
-    from fedsim.errors import SettingsError
+    from fedsim.errors import SettingsError, SpecError
     from jobs.spec import parse_text
 
     if path is None:
@@ -141,6 +144,9 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise SettingsError(f"--spaces {str(path)!r} cannot be read: {reason}") from error
+    except SpecError as error:
+        message = f"--spaces {str(path)!r} {error.errors[0].message}"
+        raise SettingsError(message, error.errors[0].hint) from None
     if not isinstance(found, dict):
         raise SettingsError(
             f"--spaces {str(path)!r} is no mapping", "write one line for each field: local.lr: log:0.001..1"

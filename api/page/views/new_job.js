@@ -82,9 +82,12 @@ class NewJob {
     if (query.get("from")) {
       const job = await withToken(() => get(jobPath(query.get("from")), { signal: this.signal }));
       const { name, ...nameless } = job.spec;
+      // The name and the labels of a run of a sweep say what its fields were, and the reader will change some of them.
+      const isOfSweep = "group" in job.labels && "seed" in job.labels;
+      const labels = isOfSweep ? {} : job.labels;
       // A name that repeats the algorithm's name is dropped: another algorithm gives another name.
-      this.draft = new Draft(name === job.spec.algorithm.name ? nameless : job.spec);
-      this.given = { labels: job.labels, text: Object.entries(job.labels).map(([key, value]) => `${key}=${value}`).join(", ") };
+      this.draft = new Draft(isOfSweep || name === job.spec.algorithm.name ? nameless : job.spec);
+      this.given = { labels, text: Object.entries(labels).map(([key, value]) => `${key}=${value}`).join(", ") };
       this.labels.value = this.given.text;
       this.priority.value = job.priority;
       return this.redraw();

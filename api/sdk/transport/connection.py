@@ -69,7 +69,7 @@ def resolve_address(url: str | None, token: str | None, timeout: float) -> Addre
     url = (url or find_default_url()).rstrip("/")
     token = token or os.environ.get("FEDSIM_TOKEN")
     token = check_token(token) if token else None
-    parts = _parse_url(url)
+    parts = parse_url(url)
     here = is_loopback(parts.host)
     options = {
         "base_url": url,
@@ -86,7 +86,12 @@ def resolve_address(url: str | None, token: str | None, timeout: float) -> Addre
     return Address(url, options)
 
 
-def _parse_url(url: str) -> httpx.URL:
+def parse_url(url: str) -> httpx.URL:
+    """Parse the address of a service.
+
+    Raises:
+        SettingsError: it is no address of a service.
+    """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -97,7 +97,9 @@ def _find_table(jobs: list[Job], field: str, value: list[str]) -> Table:
         scaled = table if scale == table.preset else table.at_scale(scale)
     except SettingsError as error:
         raise RequestError([FieldError(field, value, str(error), HINT)]) from None
-    seeds = {int(seed) for job in jobs if (seed := job.labels.get("seed", "")).isdecimal()}
+    seeds = {int(job.spec["seed"]) for job in jobs if "seed" in job.labels}
+    if not seeds:
+        raise RequestError([FieldError(field, value, "no job has the label seed, as a run of a table", HINT)])
     if seeds == {*scaled.seeds}:
         return scaled
     chosen = scaled.with_seeds(len(seeds))

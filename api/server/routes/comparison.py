@@ -18,7 +18,7 @@ from api.server.errors import describe_problems
 from api.server.routes.curves import Id, Metric
 from api.server.routes.jobs import Label
 from api.server.slow_lookups import Interest
-from api.server.stored_rounds import check_record_bytes, read_all_rounds
+from api.server.stored_rounds import LARGE_PAGE_BYTES, check_record_bytes, read_all_rounds
 from fedsim.errors import FieldError, RequestError
 from jobs.spec.submission import MAX_LABELS
 from jobs.store.job_store import JobStore
@@ -145,10 +145,10 @@ def find_jobs(store: JobStore, ids: list[str], labels: list[str]) -> list[Job]:
     """
     found = {job_id: store.get(job_id) for job_id in ids}
     if labels:
-        page = store.list(None, labels, "created_at", MOST_JOBS)
+        page = store.list(None, labels, "created_at", MOST_JOBS, most_bytes=LARGE_PAGE_BYTES)
         if page.next_page_token is not None:
-            hint = "give another label too"
-            raise RequestError([FieldError("label", labels, f"more than {MOST_JOBS} jobs have it", hint)])
+            message = f"more than {MOST_JOBS} jobs have it, or jobs with large specs"
+            raise RequestError([FieldError("label", labels, message, "give another label too")])
         found |= {job.id: job for job in page.jobs if job.id not in found}
     if not found:
         value, message = (labels, "no job has it") if labels else (ids, "no job is given")

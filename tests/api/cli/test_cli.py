@@ -114,6 +114,29 @@ def test_a_bad_spec_is_exit_2_with_every_fault(fedsim: Fedsim, spec: str, parts:
             assert part in outcome.err
 
 
+def test_a_sweep_and_a_spec_are_told_apart(fedsim: Fedsim, tmp_path: Path) -> None:
+    sweep, spec = tmp_path / "sweep.yaml", tmp_path / "spec.yaml"
+    sweep.write_text("base: demo\naxes: {local.lr: [0.05, 0.1]}\nseeds: [1]\n")
+    spec.write_text("algorithm: fedavg\n")
+    for command, file, said in (
+        ("run", sweep, "is the file of a sweep"),
+        ("check", sweep, "`fedsim sweep FILE`"),
+        ("sweep", spec, "make its run with `fedsim run FILE`"),
+    ):
+        outcome = fedsim(command, str(file))
+        assert outcome.code == 2
+        assert said in outcome.err
+        assert "1 error" in outcome.err
+
+
+def test_an_address_that_is_none_is_no_bug(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:80O0")
+    for words in (["demo"], ["list"]):
+        outcome = fedsim(*words)
+        assert outcome.code == 2
+        assert "is no address of a service" in outcome.err
+
+
 def test_arguments_that_the_service_refuses_are_exit_2_and_named(online: Fedsim) -> None:
     for option, value, part in (("--priority", "99999", "priority: "), ("--label", "a b=c", "a b")):
         outcome = online("submit", "demo", option, value)
@@ -330,6 +353,7 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
     assert set(document["result"]) == {"final", "best", "totals"}
     assert [record["round"] for record in document["rounds"]] == [1, 2]
     assert {file.name for file in out.iterdir()} == {
+        ".lock",
         "spec.yaml",
         "rounds.jsonl",
         "rounds.csv",

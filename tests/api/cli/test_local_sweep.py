@@ -87,11 +87,22 @@ def test_the_result_is_that_of_the_round_which_the_stop_rule_chose(
     assert any(result.final != result.records[-1].metrics for result in results)
 
 
-@pytest.mark.parametrize("option", ["--no-wait", "--resume"])
-def test_options_of_jobs_are_refused(fedsim: Fedsim, file: Path, option: str) -> None:
-    done = fedsim("sweep", str(file), "--on", "pool", option)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pool --no-wait",
+        "pool --resume",
+        "pool --url http://127.0.0.1:9",
+        "ray --processes 2",
+        "service --processes 2",
+        "service --out swept",
+    ],
+)
+def test_options_without_effect_are_refused(fedsim: Fedsim, file: Path, words: str) -> None:
+    done = fedsim("sweep", str(file), "--on", *words.split())
     assert done.code == 2
-    assert f"{option} with --on pool" in done.err
+    place, option = words.split()[:2]
+    assert f"{option} with --on {place}" in done.err
 
 
 def test_a_pool_refuses_gpus_and_a_folder_that_another_sweep_has(

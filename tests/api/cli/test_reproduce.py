@@ -35,6 +35,8 @@ def test_a_wrong_table_scale_or_device_is_named_before_anything_runs(fedsim: Fed
         "nothing": "'nothing' is no table",
         "clock-fmnist --scale paper": "clock-fmnist has no preset of a paper's scale",
         "demo-claim --device gpu": "write cpu or cuda",
+        "demo-claim --url http://127.0.0.1:9": "--url with --on pool",
+        "demo-claim --on service --device cuda --processes 3": "--processes, --device with --on service",
     }.items():
         done = fedsim("reproduce", *words.split(), "--out", str(tmp_path))
         assert done.code == 2

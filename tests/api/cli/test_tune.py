@@ -44,10 +44,18 @@ def test_tune_writes_the_best_spec_and_its_run(tmp_path: Path) -> None:
         ([*VALIDATED], "names no field"),
         ([*VALIDATED, "--spaces", "no-such-file.yaml"], "cannot be read"),
         ([*VALIDATED, "--spaces", "LATIN"], "cannot be read: it is no UTF-8"),
+        ([*VALIDATED, "--spaces", "BROKEN"], r"--spaces '.*broken.yaml' cannot be read: "),
+        (
+            [*VALIDATED, "--space", "local.epochs=int:1..3", "--space", "local.lr=[0.1"],
+            "space.local.lr: cannot",
+        ),
+        ([*VALIDATED, "--space", "local.lr=[0.1]", "--url", "http://127.0.0.1:9"], "--url with --on pool"),
     ],
 )
 def test_a_mistake_is_explained(words: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"local.lr: \xff")
-    words = [word.replace("LATIN", str(tmp_path / "latin.yaml")) for word in words]
+    (tmp_path / "broken.yaml").write_text("local.lr: [0.1")
+    files = {name: str(tmp_path / f"{name.lower()}.yaml") for name in ("LATIN", "BROKEN")}
+    words = [files.get(word, word) for word in words]
     with pytest.raises(FedsimError, match=message):
         tune(*words, "--out", str(tmp_path / "out"))

@@ -259,6 +259,18 @@ def test_a_clone_keeps_labels_and_not_the_name_of_its_method(
     assert [each.labels for each in made] == [labels]
 
 
+@NEEDS_CHROMIUM
+def test_a_clone_of_a_run_of_a_sweep_has_neither_its_labels_nor_its_name(
+    browser: Browser, service: RunningService
+) -> None:
+    spec = parse_spec({"algorithm": "fedavg", "rounds": 2, "name": "rates: lr=0.1, seed 1", "seed": 1})
+    job = service.store.create(spec, labels={"group": "rates", "local.lr": "0.1", "seed": "1"})[0]
+    browser.open(f"{service.url}/#/new?from={job.id}")
+    until(lambda: browser.text("#verdict") == TAKEN, seconds=40)
+    assert (browser.value('[name="labels"]'), browser.value('[name="name"]')) == ("", "")
+    assert "seed: 1" in browser.value("#yaml")
+
+
 @pytest.mark.slow
 @NEEDS_CHROMIUM
 def test_a_plan_is_told_beside_the_form(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import secrets
 import sys
 import threading
@@ -13,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from api.sdk.async_client import AsyncFedSimClient, AsyncJobHandle
@@ -65,6 +67,26 @@ def test_every_fault_of_a_spec_comes_through(client: FedSimClient) -> None:
     assert set(faults) == {"rounds", "modle"}
     assert faults["rounds"].value == 0
     assert "model" in faults["modle"].hint
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "path"),
+    [
+        ("demo", {"set": {"seed": np.int64(1)}}, "seed"),
+        ("demo", {"set": {"local.lr": math.nan}}, "local.lr"),
+        ({"algorithm": "fedavg", "local": {"lr": np.float32(0.1)}}, {}, "local.lr"),
+        ({"algorithm": "fedavg", "local": {"lr": math.inf}}, {}, "local.lr"),
+        (None, {}, "spec"),
+        ("demo", {"labels": {"seed": np.int64(1)}}, "labels.seed"),
+        ("demo", {"labels": {1: "one"}}, "labels"),
+        ("demo", {"priority": 0.5}, "priority"),
+        ("demo", {"idempotency_key": "ä"}, "Idempotency-Key"),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_named(client: FedSimClient, spec: Any, more: Any, path: str) -> None:
+    with pytest.raises((SpecError, RequestError)) as caught:
+        client.submit(spec, **more)
+    assert [fault.path for fault in caught.value.errors] == [path]
 
 
 def test_a_file_with_faults_of_all_kinds_is_told_them_at_once(client: FedSimClient, tmp_path: Path) -> None:

@@ -67,6 +67,17 @@ def test_a_scale_that_is_no_preset_is_named(http: httpx.Client, service: Running
     assert "has no preset 'gone'" in said["message"]
 
 
+def test_seeds_are_those_of_the_specs(http: httpx.Client, service: RunningService) -> None:
+    """Labels are free text: one of a seed may be missing, or say anything."""
+    labels = {"table": "demo-claim", "preset": "demo"}
+    job = service.store.create(parse_spec({"algorithm": "fedavg"}), labels=labels)[0]
+    said = problem(http.get(ROUTE, params={"job": job.id}), 422, "BAD_REQUEST")["errors"][0]
+    assert "the label seed" in said["message"]
+    labels["seed"] = "9" * 30
+    job = service.store.create(parse_spec({"algorithm": "fedavg", "seed": 2}), labels=labels)[0]
+    assert http.get(ROUTE, params={"job": job.id}).json()["runs"] == 4
+
+
 def test_a_clone_with_the_labels_of_a_run_is_not_the_run(http: httpx.Client, service: RunningService) -> None:
     labels = {"table": "demo-claim", "preset": "demo", "method": "20 rounds", "seed": "1"}
     job = service.store.create(parse_spec({"algorithm": "fedavg", "seed": 1}), labels=labels)[0]
