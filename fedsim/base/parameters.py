@@ -8,12 +8,13 @@ for a range. A whole number without a maximum is at most `MOST_COUNT`. The catal
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from fedsim.errors import FieldError, SpecError
@@ -142,6 +143,50 @@ def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]
         if name in known and (wanted := describe_mismatch(value, known[name].kind)):
             faults.append(FieldError(name, value, f"has to be {wanted}", _advise(known[name])))
     return faults
+
+
+def find_field_faults(settings: Any) -> list[FieldError]:
+    """Find values of a wrong type or range in the fields of a dataclass, and of the dataclasses in it.
+
+    A default is never wrong. A field whose annotation is no plain type, range or choice may have any value.
+
+    Args:
+        settings: such as an algorithm with its hyper-parameters.
+
+    Returns:
+        Every fault; its path begins with the name of the class, such as `DataCurriculum.base.mu`.
+
+    Example:
+        >>> from fedsim.algorithms import FedProx
+        >>> [(fault.path, fault.message) for fault in find_field_faults(FedProx(mu=-1.0))]
+        [('FedProx.mu', 'has to be a number of at least 0')]
+    """
+    return list(_find_field_faults(settings, type(settings).__name__))
+
+
+def _find_field_faults(settings: Any, path: str) -> Iterator[FieldError]:
+    try:
+        known = {parameter.name: parameter for parameter in list_parameters(type(settings))}
+    except (NameError, TypeError, ValueError):  # the class has annotations that cannot be read here
+        known = {}
+    for name in (field.name for field in dataclasses.fields(settings)):
+        value, parameter = getattr(settings, name), known.get(name)
+        if dataclasses.is_dataclass(value):
+            yield from _find_field_faults(value, f"{path}.{name}")
+        elif parameter and _is_plain_kind(parameter.kind) and value is not parameter.default:
+            wanted = describe_mismatch(value, parameter.kind)
+            if wanted and value != parameter.default:
+                yield FieldError(f"{path}.{name}", value, f"has to be {wanted}", _advise(parameter))
+
+
+def _is_plain_kind(kind: Any) -> bool:
+    """Whether an annotation is made of plain types, ranges and choices."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _is_plain_kind(get_args(kind)[0])
+    if origin in (typing.Union, types.UnionType, tuple, list):
+        return all(each is ... or _is_plain_kind(each) for each in get_args(kind))
+    return origin is Literal or kind in (float, int, bool, str, types.NoneType)
 
 
 def _advise(parameter: Parameter) -> str:

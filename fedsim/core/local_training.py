@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import pow
+from typing import Annotated
 
+from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.precision import Precision
 from fedsim.core.effort import Effort
 from fedsim.core.optimizers import SGD, LocalOptimizer
 from fedsim.core.schedules import CONSTANT, Schedule
+
+NonNegative = Annotated[float, Range(0)]
+ShareBelowOne = Annotated[float, Range(minimum=0, below=1)]
 
 PLAIN_SGD = SGD()
 
@@ -45,19 +50,19 @@ class LocalTraining:
         [0.0005, 0.001, 0.00075, 0.00025]
     """
 
-    epochs: int = 5
-    steps: int | None = None
-    batch_size: int = 10
-    lr: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    epochs: Count = 5
+    steps: Count | None = None
+    batch_size: Count = 10
+    lr: NonNegative = 0.05
+    momentum: ShareBelowOne = 0.0
+    weight_decay: NonNegative = 0.0
     optimizer: LocalOptimizer = PLAIN_SGD
-    clip_norm: float | None = None
-    label_smoothing: float = 0.0
+    clip_norm: Positive | None = None
+    label_smoothing: ShareBelowOne = 0.0
     schedule: Schedule = CONSTANT
-    lr_alpha: float = 0.0
-    lr_power: float = 0.75
-    round_decay: float = 1.0
+    lr_alpha: NonNegative = 0.0
+    lr_power: NonNegative = 0.75
+    round_decay: Positive = 1.0
     precision: Precision = "float32"
 
     def for_round(self, round: int, rounds: int) -> LocalTraining:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedsim.base.parameters import Count, Seed
 from fedsim.core.local_training import LocalTraining
 
 
@@ -20,7 +21,7 @@ class RunSettings:
         local: the settings of local training.
     """
 
-    seed: int = 0
-    rounds: int
-    cohort_size: int
+    seed: Seed = 0
+    rounds: Count
+    cohort_size: Count
     local: LocalTraining = field(default_factory=LocalTraining)

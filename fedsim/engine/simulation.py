@@ -34,6 +34,7 @@ from fedsim.clients.population import Population
 from fedsim.clock.devices import Devices
 from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ServerTraining, capability
+from fedsim.engine.argument_checks import check_arguments
 from fedsim.engine.asynchronous.rounds import make_rounds
 from fedsim.engine.client_pool import ClientPool
 from fedsim.engine.evaluation.scoring import Personal, PersonalEvaluationProgress, RoundEvaluation
@@ -43,7 +44,6 @@ from fedsim.engine.round_start import StartedRound
 from fedsim.engine.server_training import ServerTrainingProgress, train_server
 from fedsim.engine.stopping import StopProgress, StopRule
 from fedsim.engine.worker import one_thread
-from fedsim.errors import DataError
 from fedsim.training.effort import CostMeter
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def simulate(
         ClientFailed, CohortFailed: clients raised, and the pool's fault policy ends the run.
         MethodFailed: the algorithm's code on the server raised.
         OutOfMemory: a client or the server ran out of memory.
-        SpecError: the metric of `stop` is not among the metrics of an evaluated round.
+        SpecError: a hyper-parameter or a setting has a wrong value, or the metric of `stop` is not among the
+            metrics of an evaluated round.
         DataError: no client of the federation holds an example. (If only the clients of one round hold none,
             that round leaves the models as they are.)
 
@@ -142,8 +143,7 @@ def simulate_with_progress(
 ) -> Iterator[RoundEvent]:
     """Run `simulate`, and also yield the progress of server training and of personal evaluation."""
     last = population.settings.rounds if rounds is None else rounds
-    _check_pool(algorithm, pool)
-    _check_examples(population)
+    check_arguments(algorithm, population, pool, last)
     state, census_traffic = _make_first_state(algorithm, population, pool, resume)
     server_training = capability(algorithm, ServerTraining)
     trains_first = server_training is not None and server_training.trains_before_evaluation
@@ -230,25 +230,6 @@ def _make_first_state(
     for client_states in resume.client_states:
         pool.restore_client_states(client_states)
     return resume.state, Traffic()
-
-
-def _check_pool(algorithm: Algorithm, pool: ClientPool) -> None:
-    """Raise ValueError if the clients of the pool run another algorithm."""
-    if algorithm is not pool.algorithm and algorithm != pool.algorithm:
-        own = type(pool.algorithm).__name__
-        raise ValueError(
-            f"the pool was made for {own}, and is to run {type(algorithm).__name__}, "
-            "or the same with other hyper-parameters; make a pool with this algorithm"
-        )
-
-
-def _check_examples(population: Population) -> None:
-    """Raise DataError if no client holds a training example."""
-    if not population.partition.mean_size:
-        raise DataError(
-            f"none of the {population.partition.num_clients} clients holds an example",
-            "raise data.limit, or have data.public and evaluation.validation take less away",
-        )
 
 
 def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates) -> bool:

@@ -65,8 +65,8 @@ class AFL(FedAvg, ClientInstructions):
     Attributes:
         weight_lr: learning rate of the weights; a larger one moves them faster to the largest losses. A step
             is weight_lr N F_k / K long. If that is well above 1 / N, one cohort takes all weight, and a
-            cohort without weight leaves the model as it is: with 100 clients and K = 10, choose 0.0001
-            rather than 0.1.
+            cohort without weight leaves the model as it is. None: 0.1 K / N², with which a step is a tenth of
+            the loss times the equal weight 1 / N.
     """
 
     purposes: ClassVar[tuple[str, ...]] = ("fairness",)
@@ -75,7 +75,7 @@ class AFL(FedAvg, ClientInstructions):
     uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "loss": Reduction.GATHER}
     heterogeneous: ClassVar[bool] = False
 
-    weight_lr: Annotated[float, Range(minimum=0)] = 0.1
+    weight_lr: Annotated[float, Range(minimum=0)] | None = None
 
     def init_server_state(self, ctx: Context) -> AFLState:
         """The parent's model, and equal weights."""
@@ -106,7 +106,8 @@ class AFL(FedAvg, ClientInstructions):
         after, ascent = super().aggregate(ctx, state, reduced), torch.zeros_like(state.mixture)
         for client, sent in zip(reduced.clients, reduced["loss"], strict=True):
             ascent[client] = sent["mean"].double() * ctx.num_clients / len(reduced.clients)
-        steps = self.weight_lr * ascent.nan_to_num(posinf=LARGEST_STEP)
+        rate = 0.1 * ctx.cohort_size / ctx.num_clients**2 if self.weight_lr is None else self.weight_lr
+        steps = rate * ascent.nan_to_num(posinf=LARGEST_STEP)
         mixture = project_onto_simplex(state.mixture + steps.clamp(max=LARGEST_STEP))
         return AFLState(params=after.params, mixture=mixture)
 

@@ -115,8 +115,8 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     charged: Literal["models", "logits"] = "models"
 
     purposes: ClassVar[tuple[str, ...]] = ("distillation", "model-heterogeneity")
-    uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "said": Reduction.SUM}
-    free_uploads: ClassVar = frozenset({"said"})
+    uploads: ClassVar[Mapping[str, Reduction]] = {**FedAvg.uploads, "predictions": Reduction.SUM}
+    free_uploads: ClassVar = frozenset({"predictions"})
     needs_public_set: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS
     trains_before_evaluation: ClassVar[bool] = True
@@ -137,12 +137,12 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
         logits = ctx.require_public_set().predict_examples(lambda x: ctx.net(trained.params, x))
         sound = all_finite(logits)
         said = {"logits": torch.where(sound, logits, 0.0), "sound": sound.float()}
-        return update._replace(upload={**update.upload, "said": said})
+        return update._replace(upload={**update.upload, "predictions": said})
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedDFState:
         """The parent's mean, and the mean of the cohort's logits."""
         params = super().aggregate(ctx, state, reduced).params
-        parts = list(reduced["said"].values()) if len(ctx.nets) > 1 else [reduced["said"]]
+        parts = list(reduced["predictions"].values()) if len(ctx.nets) > 1 else [reduced["predictions"]]
         heard = torch.stack([part["sound"] for part in parts]).sum()
         if not heard:
             return FedDFState(params=params, said=None, lessons=())

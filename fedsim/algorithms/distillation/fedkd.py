@@ -87,7 +87,7 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """The usual bytes; a rounded logit costs one byte, plus the smallest and the largest logit."""
         usual = wire.payload_bytes(payload)
-        if name != "said" or not payload or not self.levels:
+        if name != "predictions" or not payload or not self.levels:
             return usual
         count = int(payload["logits"].numel())
         return usual - wire.NUMBER_BYTES * count + count + 2 * wire.NUMBER_BYTES

@@ -118,7 +118,7 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
         *("model-heterogeneity", "privacy"),
     )
     further_example_use: ClassVar[str] = "predictions of models that train without noise"
-    uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
+    uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.GATHER}
     needs_public_set: ClassVar[bool] = True
     tasks: ClassVar = CLASS_TASKS
 
@@ -147,7 +147,7 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KTState:
         """The cohort's predictions, and the coefficients after a step for each of its clients."""
-        pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
+        pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["predictions"]), strict=True)
         heard = {client: said for client, said in pairs if all_finite(said)}
         who = torch.tensor(list(heard), dtype=torch.int64)
         if not heard:
@@ -188,7 +188,7 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
         soft = soften_logits(logits, self.temperature, public.several_labels)
         metrics = {"train_loss": trained.loss}
         return ClientUpdate(
-            {"said": {"probabilities": soft}}, {PRIVATE_PARAMS: dict(trained.params)}, metrics, trained.params
+            {"predictions": {"probabilities": soft}}, {PRIVATE_PARAMS: dict(trained.params)}, metrics, trained.params
         )
 
     def train_on_public_set(self, ctx: Context, task: ClientTask, model: Params, round: int) -> Params:

@@ -58,8 +58,11 @@ from fedsim.techniques.server_distillation import (
 )
 from fedsim.training.local_loop import LocalLoop, run_local_loop
 
-SOFT_TARGETS = "lesson"
-"""Key of the soft targets in a client's instruction and in its client state."""
+SOFT_TARGETS = "soft_targets"
+"""Payload of the soft targets in a client's instruction."""
+
+KEPT_TARGETS = "lesson"
+"""Key of the soft targets in the client state; digests contain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
     server_batch_size: Count = 512
     server_lr: Positive = 0.001
 
-    uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
+    uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.GATHER}
     further_example_use: ClassVar[str] = "label counts"
     stateful: ClassVar[bool] = True
     needs_public_set: ClassVar[bool] = True
@@ -175,7 +178,7 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> OneShotState:
         """The soft targets, in the round of the upload; later, the clients that have received them."""
         if self.is_upload_round(ctx):
-            heard = [said for said in reduced["said"] if all_finite(*said.values())]
+            heard = [said for said in reduced["predictions"] if all_finite(*said.values())]
             targets = self.combine_predictions(ctx, heard) if heard else {}
             return replace(state, lesson=targets)  # type: ignore[no-any-return]
         if not state.lesson:
@@ -230,8 +233,8 @@ class OneShot(PublicStage, FedAvg, ClientInstructions, ServerTraining):
             trained = self.train_locally(ctx, task, model, ctx.net.parameters)
             model, loss = trained.params, trained.loss
         said = self.predict_public_set(ctx, task, model) if self.is_upload_round(ctx) else {}
-        client_state = {PRIVATE_PARAMS: dict(model), **({SOFT_TARGETS: targets} if targets else {})}
-        return ClientUpdate({"said": said}, client_state, {"train_loss": loss}, model)
+        client_state = {PRIVATE_PARAMS: dict(model), **({KEPT_TARGETS: targets} if targets else {})}
+        return ClientUpdate({"predictions": said}, client_state, {"train_loss": loss}, model)
 
     def train_on_public_set(self, ctx: Context, task: ClientTask, model: Params, round: int) -> Params:
         """The model after learning the soft targets; unchanged before there are any."""
@@ -275,4 +278,4 @@ def select_batch_rows(targets: Tree, batch: Batch) -> dict[str, Tensor]:
 
 def _find_soft_targets(task: ClientTask) -> Tree | None:
     """The soft targets that a client receives now or has received; None before there are any."""
-    return task.instruction.get(SOFT_TARGETS) or task.client_state.get(SOFT_TARGETS)
+    return task.instruction.get(SOFT_TARGETS) or task.client_state.get(KEPT_TARGETS)

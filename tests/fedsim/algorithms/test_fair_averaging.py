@@ -105,6 +105,13 @@ def test_four_rounds_of_afl_in_numpy(local: LocalTraining) -> None:
         assert result.method["weighted_clients"] == (mixture > 0).sum()
 
 
+def test_the_default_rate_of_afl_follows_the_size_of_the_cohort() -> None:
+    """A step is then a tenth of the loss times the equal weight: 0.1 K / N² for K of N clients."""
+    population = federation([16] * 6, rounds=3, cohort_size=4, local=PLAIN)
+    first, second = (run(each, population) for each in (AFL(), AFL(weight_lr=0.1 * 4 / 6**2)))
+    assert [one.digest for one in first] == [other.digest for other in second]
+
+
 def test_afl_without_ascent_is_fedavg_of_equal_clients() -> None:
     population = federation([16] * 6, rounds=3, cohort_size=4, local=PLAIN)
     for one, other in zip(run(FedAvg(), population), run(AFL(weight_lr=0.0), population), strict=True):

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAD, FedKD
 from fedsim.algorithms.distillation.fedkd import quantise_logits
-from fedsim.algorithms.distillation.one_shot import SOFT_TARGETS, select_batch_rows
+from fedsim.algorithms.distillation.one_shot import KEPT_TARGETS, select_batch_rows
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
@@ -75,7 +75,7 @@ def test_fedkd_after_the_upload_without_private_training() -> None:
     lesson = results[0].state.lesson["logits"]
     far = []
     for client, memory in pool.client_states().items():
-        assert torch.equal(memory[SOFT_TARGETS]["logits"], lesson)
+        assert torch.equal(memory[KEPT_TARGETS]["logits"], lesson)
         said = (
             population.context(0)
             .require_public_set()

@@ -241,8 +241,8 @@ def test_whoever_says_what_is_no_number_is_left_out() -> None:
     algorithm = KTpFL(public_size=6)
     ctx, state = population.context(0), algorithm.init_server_state(population.context(0))
     reduced = SerialPool(algorithm, population).begin_training(ctx, state, [0, 2, 4, 6])()
-    said = list(reduced["said"])
-    without = replace(reduced, clients=(0, 2, 6), payloads={"said": [said[0], said[1], said[3]]})
+    said = list(reduced["predictions"])
+    without = replace(reduced, clients=(0, 2, 6), payloads={"predictions": [said[0], said[1], said[3]]})
     said[2]["probabilities"][3] = torch.nan
     found, expected = (algorithm.aggregate(ctx, state, each) for each in (reduced, without))
     assert found.who.tolist() == [0, 2, 6]

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import FedAvg
+from fedsim.algorithms import FedALA, FedAvg, FedProx
 from fedsim.base import rng, tree, wire
 from fedsim.base.digest import digest
-from fedsim.core import ClientTask, Context, LocalTraining, Progress, ReducedUpdates
+from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining
+from fedsim.curriculum import DataCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import (
@@ -155,6 +156,26 @@ def test_a_federation_without_examples_says_so() -> None:
     population = federation([0, 0], rounds=1)
     with pytest.raises(DataError, match="none of the 2 clients holds an example"):
         list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "paths"),
+    [
+        (DataCurriculum(base=FedProx(mu=-5.0), a=-1.0), {}, ["DataCurriculum.base.mu", "DataCurriculum.a"]),
+        (DataCurriculum(base=FedAvg(), order="easy"), {}, ["DataCurriculum.order"]),  # type: ignore[arg-type]
+        (FedALA(layers=99), {}, ["FedALA.layers"]),
+        (FedAvg(), {"cohort_size": 50}, ["RunSettings.cohort_size"]),
+        (FedAvg(), {"local": LocalTraining(lr=-0.1, batch_size=0)}, ["batch_size", "lr"]),
+    ],
+)
+def test_wrong_values_are_named_before_a_run(
+    algorithm: Algorithm, settings: dict[str, Any], paths: list[str]
+) -> None:
+    population = federation()
+    population = replace(population, settings=replace(population.settings, **settings))
+    with pytest.raises(SpecError) as caught:
+        next(simulate(algorithm, population, SerialPool(algorithm, population)))
+    assert [fault.path.removeprefix("RunSettings.local.") for fault in caught.value.errors] == paths
 
 
 @pytest.mark.parametrize("architectures", [1, 2])
