@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec
 from jobs.spec.resolve import resolve_spec
@@ -22,8 +20,7 @@ def measure_recalls(rounds: int) -> Iterator[np.ndarray]:
     population = experiment.load_population()
     (net,), test = population.nets, population.dataset.test
     x, y = population.dataset.normalise(torch.tensor(test.x)), torch.tensor(test.y)
-    pool = SerialPool(experiment.algorithm, population)
-    for result in simulate(experiment.algorithm, population, pool):
+    for result in experiment.simulate(population):
         with torch.inference_mode():
             correct = net(result.state.params, x).argmax(1) == y
         yield np.array(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,9 @@ from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
 from fedsim.data.places import DataRoots
 from fedsim.engine.expert import Losses, train_expert
 from fedsim.engine.membership import draw_members
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.results import RoundResult
+from fedsim.engine.simulation import simulate
 from fedsim.engine.stopping import StopRule
 from fedsim.errors import DataError, DataNotFound, SpecError
 from fedsim.models import make_net
@@ -115,6 +118,34 @@ class Experiment:
         policy = None if self.devices is None else self.devices.policy
         fixed = policy.updates_per_round if isinstance(policy, Asynchronous) else None
         return fixed or self.settings.cohort_size
+
+    def simulate(self, population: Population, device: str = "cpu") -> Iterator[RoundResult]:
+        """Run the experiment in this process, one client after another; stop iterating to stop the run.
+
+        Args:
+            population: of `load_population`.
+            device: of clients and server, "cpu" or "cuda".
+
+        Yields:
+            One result per round, as soon as the round is finished.
+
+        Raises:
+            As `fedsim.engine.simulation.simulate`.
+        """
+        pool = SerialPool(self.algorithm, population, device)
+        try:
+            yield from simulate(
+                self.algorithm,
+                population,
+                pool,
+                evaluate_every=self.evaluate_every,
+                personal=self.personal,
+                stop=self.stop,
+                devices=self.devices,
+                device=device,
+            )
+        finally:
+            pool.close()
 
     def load_population(self) -> Population:
         """Load the data, partition it and build the models.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -15,11 +15,7 @@ from typing import Any
 import torch
 
 from fedsim.base.memory_usage import name_processor
-from fedsim.clients.population import Population
 from fedsim.core.personal_scores import PersonalScores, sorted_curve
-from fedsim.engine.experiment import Experiment
-from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
 from jobs.grid.journal import Entry, Spending, round_metrics, select_numbers, summarise_metric, thin_curve
 from jobs.grid.table import Table
@@ -29,26 +25,6 @@ from jobs.settings import Settings
 from jobs.spec.resolve import resolve_spec
 from jobs.spec.sweep import Member
 from jobs.store.records import RoundRecord, RunTotals
-
-
-def iterate_rounds(
-    experiment: Experiment, population: Population, device: str = "cpu"
-) -> Iterator[RoundResult]:
-    """Yield the result of each round; clients and server train in this process."""
-    pool = SerialPool(experiment.algorithm, population, device)
-    try:
-        yield from simulate(
-            experiment.algorithm,
-            population,
-            pool,
-            evaluate_every=experiment.evaluate_every,
-            personal=experiment.personal,
-            stop=experiment.stop,
-            devices=experiment.devices,
-            device=device,
-        )
-    finally:
-        pool.close()
 
 
 def make_run(
@@ -70,7 +46,7 @@ def make_run(
     experiment = resolve_spec(member.spec, settings)
     records, personal, population = list[RoundRecord](), None, shared.of(experiment)
     worked, start = dict[int, float](), time.process_time()
-    for result in iterate_rounds(experiment, population, device):
+    for result in experiment.simulate(population, device):
         records.append(RoundRecord.model_validate(result.record()))
         worked[result.round] = time.process_time() - start
         personal = result.personal

@@ -16,7 +16,6 @@ from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError, SettingsError, SpecError
-from jobs.grid import one_run
 from jobs.grid.finished import estimate_seconds, list_missing, take_entries
 from jobs.grid.journal import Journal, Spending, summarise_metric
 from jobs.grid.markdown import render
@@ -322,8 +321,8 @@ def test_where_runs_are_made_is_written_down(
         told.append(device)
         yield from made(experiment, population)
 
-    made = one_run.iterate_rounds
-    monkeypatch.setattr(one_run, "iterate_rounds", results)
+    made = Experiment.simulate
+    monkeypatch.setattr(Experiment, "simulate", results)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A GPU")
     line = make_run(member, table, settings, Populations(), "", "cuda")
     assert (told, line.device) == (["cuda"], "A GPU")

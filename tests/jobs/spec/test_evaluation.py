@@ -132,3 +132,24 @@ def test_members_change_no_round_and_have_metrics(tmp_path: Path) -> None:
     population = resolve_spec(spec, Settings(home=tmp_path)).load_population()
     assert population.members is not None
     assert len(population.members) == len(population.dataset.test)
+
+
+def test_an_experiment_in_this_process_has_the_evaluation_the_clock_and_the_end_of_its_spec(
+    tmp_path: Path,
+) -> None:
+    spec = parse_spec(
+        {
+            "algorithm": "fedper",
+            "rounds": 9,
+            "data": {"dataset": "synthetic", "tests": "matched"},
+            "local": {"steps": 1},
+            "evaluation": {"every": 2, "personal": "always"},
+            "devices": "phones",
+            "stop": {"round": 3},
+        }
+    )
+    experiment = resolve_spec(spec, Settings(tmp_path))
+    rounds = list(experiment.simulate(experiment.load_population()))
+    assert [result.round for result in rounds] == [1, 2, 3]
+    assert ["personal_accuracy_mean" in result.metrics for result in rounds] == [False, True, True]
+    assert all(result.clock is not None for result in rounds)
