@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.cli.run_folder import RunFolder, make_run_document, write_run_files
-from api.reports.run_files import PERSONAL, RESULT, ROUNDS
+from api.reports.run_files import LABELS, PERSONAL, RESULT, ROUNDS
 from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 from jobs.spec.sweep import Member
@@ -68,6 +69,7 @@ class _Runner:
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder = RunFolder(path, member.spec, resume=True, overwrite=False)
+            (path / LABELS).write_text(json.dumps(member.labels), "utf-8")
             result = execute(
                 member.spec,
                 self.settings,

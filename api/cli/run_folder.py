@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from api.reports.run_files import CSV, PERSONAL, RESULT, ROUNDS, SPEC
+from api.reports.run_files import CSV, LABELS, PERSONAL, RESULT, ROUNDS, SPEC
 from fedsim.errors import SettingsError
 from jobs.spec.spec_text import dump_spec
 
@@ -141,7 +141,7 @@ class RunFolder:
         """Remove the files of the earlier run; the coordinator removes its checkpoints."""
         from jobs.run.artifacts import CHOSEN, MODEL
 
-        for name in (SPEC, TRACKING_ID, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
+        for name in (SPEC, LABELS, TRACKING_ID, ROUNDS, CSV, RESULT, PERSONAL, MODEL, CHOSEN):
             (self.path / name).unlink(missing_ok=True)
 
 

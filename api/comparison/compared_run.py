@@ -17,7 +17,7 @@ class ComparedRun(NamedTuple):
         name: name in the spec.
         records: in order.
         spec: as plain data; {} if it is unknown.
-        labels: of the job; {} for a run in files.
+        labels: of the job, or of the run of a sweep; {} for another run in files.
         state: of the job; "" for a run in files.
         rounds_total: rounds of the whole job; None for a run in files.
     """

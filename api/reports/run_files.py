@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SPEC, ROUNDS, CSV, RESULT, PERSONAL = "spec.yaml", "rounds.jsonl", "rounds.csv", "result.json", "personal.csv"
 """The files of a folder written by `fedsim run --out`."""
 
+LABELS = "labels.json"
+"""The labels of a run of `fedsim sweep --on pool`, in its folder."""
+
 RecordData = dict[str, Any]
 
 
@@ -77,7 +80,7 @@ def read_compared_run(run: str, path: Path) -> ComparedRun:
     except ValueError as error:
         raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     spec = read_plain_spec(path)
-    return ComparedRun(run, str(spec.get("name", path.stem)), records, spec)
+    return ComparedRun(run, str(spec.get("name", path.stem)), records, spec, _read_labels(path))
 
 
 def read_plain_spec(path: Path) -> Mapping[str, Any]:
@@ -94,6 +97,13 @@ def read_plain_spec(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return {}
     return found if isinstance(found, Mapping) else {}
+
+
+def _read_labels(path: Path) -> Mapping[str, str]:
+    try:
+        return dict(json.loads((path / LABELS).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _records(text: str) -> list[RecordData]:

@@ -117,3 +117,11 @@ def test_a_pool_refuses_gpus_and_a_folder_that_another_sweep_has(
         done = fedsim(*words)
     assert done.code == 2
     assert "another sweep works in" in done.err
+
+
+def test_groups_of_its_runs_have_the_names_of_its_cells(fedsim: Fedsim, file: Path, tmp_path: Path) -> None:
+    axes = FILE.replace("local.lr: [0.05, 0.1]", "algorithm: [fedavg, {name: fedprox, mu: 1}]")
+    file.write_text(axes, "utf-8")
+    fedsim("sweep", str(file), "--on", "pool", "--out", str(tmp_path / "out"))
+    done = fedsim("compare", str(tmp_path / "out" / "rates"), "--against", "fedprox mu=1", "--format", "json")
+    assert [group["name"] for group in json.loads(done.out)["groups"]] == ["fedavg", "fedprox mu=1"], done.err
