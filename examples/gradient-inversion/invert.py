@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.base import tree
-from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import simulate
+from fedsim import tree
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import resolve_spec
@@ -47,9 +45,9 @@ def run_one_step(privacy: dict[str, Any] | None) -> tuple[Any, Any, Any, Tensor]
         }
     )
     experiment = resolve_spec(spec, Settings.from_env())
-    algorithm, population = experiment.algorithm, experiment.load_population()
-    received = algorithm.init_server_state(population.context(0)).params
-    (result,) = simulate(algorithm, population, SerialPool(algorithm, population))
+    population = experiment.load_population()
+    received = experiment.algorithm.init_server_state(population.context(0)).params
+    (result,) = experiment.simulate(population)
     # The mean of a single client is its own update: the server sees no more than this.
     gradient = tree.scale(tree.sub(result.state.params, received), -1 / LR)
     (row,) = population.partition.client_positions(result.cohort[0])

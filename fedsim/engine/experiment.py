@@ -130,7 +130,7 @@ class Experiment:
             One result per round, as soon as the round is finished.
 
         Raises:
-            As `fedsim.engine.simulation.simulate`.
+            FedsimError: as `fedsim.engine.simulation.simulate`.
         """
         pool = SerialPool(self.algorithm, population, device)
         try:

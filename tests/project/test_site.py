@@ -25,6 +25,22 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages - navigation == set()
 
 
+def test_the_python_page_has_every_name_that_the_docs_import() -> None:
+    """Registries, such as ALGORITHMS, are on the pages of their kinds."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
+    listed = set(re.findall(r"^::: (\S+)", page, re.MULTILINE))
+    statement = re.compile(r"^from ((?:fedsim|jobs)(?:\.\w+)*) import (\([^)]*\)|.*)$", re.MULTILINE)
+    imported = {
+        f"{module}.{name}"
+        for path in (ROOT / "docs").rglob("*.md")
+        for module, names in statement.findall(path.read_text("utf-8"))
+        for name in re.findall(r"\w+", names)
+        if not name.isupper()
+    }
+    assert len(imported) > 20
+    assert sorted(n for n in imported if not {n, n.rpartition(".")[0]} & listed) == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs")
