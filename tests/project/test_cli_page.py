@@ -16,7 +16,8 @@ from jobs.grid.table import read_table
 from jobs.spec import preset_text
 from jobs.spec.sweep import members, read_sweep
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text("utf-8")
 EXAMPLES = [
     shlex.split(line.partition("$ fedsim ")[2], comments=True)
     for block in re.findall(r"```console\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -40,7 +41,8 @@ def test_every_exit_code_is_named() -> None:
 
 
 def test_the_sweep_and_the_table_are_such(tmp_path: Path) -> None:
-    sweep, table = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    texts = PAGE + (DOCS / "claims.md").read_text("utf-8")
+    sweep, table = re.findall(r"```yaml\n(.*?)```", texts, flags=re.DOTALL)
     assert len(members(read_sweep(yaml.safe_load(sweep)))) == 24
     (tmp_path / "base.yaml").write_text(preset_text("demo"), "utf-8")
     (tmp_path / "mine.yaml").write_text(table, "utf-8")
