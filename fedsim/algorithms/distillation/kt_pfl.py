@@ -147,7 +147,9 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KTState:
         """The cohort's predictions, and the coefficients after a step for each of its clients."""
-        pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["predictions"]), strict=True)
+        pairs = zip(
+            reduced.clients, (entry["probabilities"] for entry in reduced["predictions"]), strict=True
+        )
         heard = {client: said for client, said in pairs if all_finite(said)}
         who = torch.tensor(list(heard), dtype=torch.int64)
         if not heard:
@@ -188,7 +190,10 @@ class KTpFL(PublicStage, PersonalParts, ClientInstructions):
         soft = soften_logits(logits, self.temperature, public.several_labels)
         metrics = {"train_loss": trained.loss}
         return ClientUpdate(
-            {"predictions": {"probabilities": soft}}, {PRIVATE_PARAMS: dict(trained.params)}, metrics, trained.params
+            {"predictions": {"probabilities": soft}},
+            {PRIVATE_PARAMS: dict(trained.params)},
+            metrics,
+            trained.params,
         )
 
     def train_on_public_set(self, ctx: Context, task: ClientTask, model: Params, round: int) -> Params:
