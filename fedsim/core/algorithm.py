@@ -58,6 +58,8 @@ class Algorithm(ABC):
         deploys_models: whether the server has a model for everybody, to score and to export.
         needs_public_set: whether the method reads `Context.public`.
         assumes_sgd: whether the method computes with the steps of SGD, so that clients need that optimizer.
+        shares_parameters: whether the payload `params` has parameters; False for a method whose clients send
+            none of their models.
         resizes_model: whether clients send their model in another shape than they received it; attacks and
             robust aggregation then do not suit it.
         asynchronous: whether a client may train on an older model than the server's present one. The clock
@@ -94,6 +96,7 @@ class Algorithm(ABC):
     deploys_models: ClassVar[bool] = True
     needs_public_set: ClassVar[bool] = False
     assumes_sgd: ClassVar[bool] = False
+    shares_parameters: ClassVar[bool] = True
     resizes_model: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     further_example_use: ClassVar[str] = "their examples in a way of their own"

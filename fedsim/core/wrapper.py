@@ -45,6 +45,7 @@ ATTRIBUTES = (
     "deploys_models",
     "needs_public_set",
     "assumes_sgd",
+    "shares_parameters",
     "resizes_model",
     "further_example_use",
     "tasks",

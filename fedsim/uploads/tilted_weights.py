@@ -68,7 +68,7 @@ class TiltedWeights(Wrapper):
 def explain_own_weights(algorithm: Algorithm | type[Algorithm]) -> str:
     """Return why the weights of clients cannot be tilted; "" if they can."""
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
-    if algorithm.uploads.get(MODEL) is not Reduction.MEAN:
+    if algorithm.uploads.get(MODEL) is not Reduction.MEAN or not algorithm.shares_parameters:
         return "the server takes no mean of models"
     if kind.weigh_client is not Algorithm.weigh_client:
         return "it weighs clients in a way of its own"

@@ -15,7 +15,8 @@ Wire:
     server  params
 
 With p_k the client's share of the cohort's examples and d_k = KL(its labels || uniform) as a share of the
-cohort's sum, its weight q_k is proportional to max(0, p_k - a d_k + b).
+cohort's sum, its weight q_k is proportional to max(0, p_k - a d_k + b). With `fairness.tilt`, p_k is the
+client's share of the tilted numbers of examples.
 
 Deviations: shares and weights are over the cohort. If all q_k are 0, the weights are p_k. Clients without
 examples have the weight 0. The weights are known only at the end of the round, and the server holds all
@@ -84,23 +85,25 @@ class FedDisco(FedAvg):
         """A step to the mean of the clients' models with the weights q."""
         mine = [at for at, client in enumerate(reduced.clients) if ctx.is_of_architecture(client)]
         weights = self.discrepancy_weights(
-            [reduced.num_examples[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
+            [reduced.weights[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
         )
         if (self.a or self.b) and weights.any():
             models = [reduced["models"][at] for at in mine]
             mean = tree.map(lambda *leaves: _weighted_sum(leaves, weights), *models)
         return super().server_update(ctx, params, mean, reduced)
 
-    def discrepancy_weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
+    def discrepancy_weights(
+        self, weights: Sequence[float], distances: Sequence[float]
+    ) -> NDArray[np.float64]:
         """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or all are 0.
 
         Args:
-            sizes: number of examples of each client.
+            weights: the number of examples of each client, tilted with `fairness.tilt`.
             distances: KL(the client's labels || uniform) of each, in nats.
         """
-        examples, far = np.asarray(sizes, np.float64), np.asarray(distances, np.float64)
-        shares = examples / max(examples.sum(), 1.0)
-        raw = np.maximum(0, shares - self.a * far / (far.sum() or 1.0) + self.b) * (examples > 0)
+        given, far = np.asarray(weights, np.float64), np.asarray(distances, np.float64)
+        shares = given / (given.sum() or 1.0)
+        raw = np.maximum(0, shares - self.a * far / (far.sum() or 1.0) + self.b) * (given > 0)
         total = raw.sum()
         return raw / total if total > 0 else np.zeros_like(raw)
 

@@ -147,6 +147,7 @@ class FedDistill(FedDistillPlus):
     purposes: ClassVar[tuple[str, ...]] = ("communication", "distillation", "privacy")
     stateful: ClassVar[bool] = True
     deploys_models: ClassVar[bool] = False
+    shares_parameters: ClassVar[bool] = False
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """No keys."""

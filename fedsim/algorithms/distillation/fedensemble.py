@@ -139,9 +139,9 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
                 for at, client in enumerate(reduced.clients)
                 if self.assigned_model(ctx, client) == int(number)
             ]
-            counts = [reduced.num_examples[at] for at in mine]
-            if sum(counts):
-                models[number] = average_params([reduced["models"][at] for at in mine], counts, held)
+            weights = [reduced.weights[at] for at in mine]
+            if sum(weights):
+                models[number] = average_params([reduced["models"][at] for at in mine], weights, held)
         return models
 
     def ensemble(self, state: Any) -> dict[str, Tree]:
@@ -201,12 +201,12 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return self.predict(ctx, model, x)
 
 
-def average_params(models: Sequence[Params], counts: Sequence[int], pattern: Params) -> Params:
+def average_params(models: Sequence[Params], weights: Sequence[float], pattern: Params) -> Params:
     """The weighted mean of models, computed in float64 and rounded once to the dtypes of `pattern`."""
-    total = sum(counts)
+    total = sum(weights)
     weighed = tree.map(
         lambda *leaves: (
-            torch.stack([n * leaf.double() for n, leaf in zip(counts, leaves, strict=True)]).sum(0) / total
+            torch.stack([n * leaf.double() for n, leaf in zip(weights, leaves, strict=True)]).sum(0) / total
         ),
         *models,
     )

@@ -90,6 +90,7 @@ class FedProto(PersonalParts, PersonalBroadcast):
     lambda_proto: Annotated[float, Range(minimum=0)] = 1.0
 
     uploads: ClassVar[Mapping[str, Reduction]] = {**PersonalParts.uploads, "prototypes": Reduction.GATHER}
+    shares_parameters: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import ALGORITHMS, FedAvg, FedPer
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedDisco, FedEnsemble, FedPer
 from fedsim.base import tree
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
@@ -58,7 +58,17 @@ def test_clients_without_examples_keep_the_weight_0() -> None:
     assert torch.isfinite(tree.flatten(results[0].state.params)).all()
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn", "kt_pfl"])
+@pytest.mark.parametrize("base", [FedDisco(a=0.0, b=1e-9), FedEnsemble(mode="permutation", models=1)])
+def test_a_server_that_takes_means_of_its_own_tilts_them(base: Any) -> None:
+    """Both methods are FedAvg with these hyper-parameters."""
+    population = federation(cohort_size=5, rounds=2)
+    expected = run(TiltedWeights(base=FedAvg(), tilt=3.0), population)[-1].state.params
+    params = run(TiltedWeights(base=base, tilt=3.0), population)[-1].state.params
+    for key, value in (params["0"] if isinstance(base, FedEnsemble) else params).items():
+        torch.testing.assert_close(value, expected[key])
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "kt_pfl", "feddistill", "fedproto"])
 def test_own_weights_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="has no weights to tilt"):
         TiltedWeights(base=ALGORITHMS[name](), tilt=1.0)

@@ -99,6 +99,8 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
         ({"attack": "label_flip", "data": {"partition": "sampled"}}, "attack", "share examples"),
         ({"fairness": {"tilt": 11}}, "fairness.tilt", "is too large"),
         ({"fairness": {"tilt": 1.0}, "algorithm": "feddyn"}, "fairness.tilt", "a way of its own"),
+        ({"fairness": {"tilt": 1.0}, "algorithm": "feddistill"}, "fairness.tilt", "no mean of models"),
+        ({"fairness": {"tilt": 1.0}, "algorithm": "fedproto"}, "fairness.tilt", "no mean of models"),
         ({"fairness": {"tilt": 1.0}, "aggregation": "median"}, "fairness.tilt", "counts clients evenly"),
         ({"fairness": {"tilt": 1.0}, "privacy": {"noise_multiplier": 1}}, "fairness.tilt", "the weight 1"),
         ({"algorithm": "qfedavg", "privacy": {"noise_multiplier": 1}}, "algorithm", "the weight 1"),
