@@ -79,8 +79,9 @@ class APFL(FedAvg, PersonalModels):
         return [*(LOCAL_PREFIX + key for key in ctx.net.keys), *([MIXING] if self.adaptive else [])]
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """The parameters of both models."""
-        return [*ctx.net.parameters, *(LOCAL_PREFIX + key for key in ctx.net.parameters)]
+        """The parameters of both models; a block that is frozen in one is frozen in the other."""
+        local = (LOCAL_PREFIX + key for key in ctx.net.parameters if key not in ctx.frozen)
+        return [*ctx.net.parameters, *local]
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The global model, the local model and alpha."""

@@ -44,6 +44,7 @@ from fedsim.core import Batch, Batches, ClientTask, ClientUpdate, Context, Effor
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.losses import supervised_loss
+from fedsim.training.trained_keys import list_moving_keys
 
 
 class PairedBatches:
@@ -97,7 +98,7 @@ class PerFedAvg(FedAvg, PersonalModels):
         weights (first order).
         """
         first: Batch = batch.noise["first"]
-        moving = self.trainable_keys(ctx, task.broadcast)
+        moving = list_moving_keys(ctx, params, self.trainable_keys(ctx, task.broadcast))
 
         def first_batch_loss(weights: Params) -> Tensor:
             return supervised_loss(ctx, ctx.net({**params, **weights}, first.x), first)

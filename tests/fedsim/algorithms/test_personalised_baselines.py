@@ -140,6 +140,24 @@ def test_per_fedavg_is_scored_after_one_step_on_one_batch() -> None:
     assert all((held == row).all(1).any() for row in batch.x.numpy())
 
 
+def test_the_inner_step_of_per_fedavg_leaves_frozen_blocks_as_they_are() -> None:
+    population, algorithm = federation(SIZES), PerFedAvg(alpha=0.5)
+    net, x = population.nets[0], torch.from_numpy(population.dataset.train.x[:16].copy())
+    first, second = (Batch(x[at : at + 8], torch.arange(8) % 4) for at in (0, 8))
+    params = net.init(1)
+    head = {key: params[key].clone().requires_grad_() for key in net.head}
+    value = cross_entropy(net({**params, **head}, first.x), first)
+    slopes = torch.autograd.grad(value, list(head.values()))
+    stepped = {key: params[key] - 0.5 * slope for key, slope in zip(head, slopes, strict=True)}
+    expected = cross_entropy(net({**params, **stepped}, second.x), second)
+    ctx = replace(population.context(0), frozen=frozenset(net.body))
+    task = SerialPool(algorithm, population).worker.loader.make_task(
+        algorithm, ctx, 5, {"params": params}, {}, None
+    )
+    found = algorithm.loss(ctx, task, params, second._replace(noise={"first": first}))
+    torch.testing.assert_close(found, expected)
+
+
 def test_pfedme_pulls_the_shared_model_to_its_own() -> None:
     """Five inner steps on f + 4/2 |theta - w|^2, then w <- w - 0.1 * 4 (w - theta), batch by batch."""
     population = linear()

@@ -54,7 +54,7 @@ def test_around_fedbabu_it_is_the_layer_schedule(order: Any) -> None:
         assert one.method["open_blocks"] == other.method["open_blocks"]
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [*BASELINES, "apfl"])
 def test_closed_blocks_keep_their_first_values_and_all_else_learns(name: str) -> None:
     population = deep(rounds=2)
     method = LayerCurriculum(base=ALGORITHMS[name](), times=(0, 0, 5))
