@@ -21,6 +21,8 @@ from fedsim.base.shares import floor_share
 
 MinorityShare = Annotated[float, Range(minimum=0, below=0.5)]
 TINY = 1e-12
+SMALLEST = torch.finfo(torch.float64).tiny
+"""The least sum of the weights of clients, which may all be far below 1, as with a tilt below 0."""
 
 
 class Combined(NamedTuple):
@@ -248,7 +250,7 @@ class FoolsGold(Aggregator):
         unlike = (1 - alike.max(1).values).clamp(0.0, 1.0)
         unlike = (unlike / unlike.max().clamp(min=TINY)).clamp(max=0.99)
         logit = self.confidence * (torch.log(unlike / (1 - unlike)) + 0.5)
-        return _take_mean(updates, logit.clamp(0.0, 1.0))
+        return _take_mean(updates, logit.clamp(0.0, 1.0), TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,12 +269,18 @@ class FLTrust(Aggregator):
         norm = torch.linalg.vector_norm(beside)
         norms = torch.linalg.vector_norm(updates, dim=1).clamp(min=TINY)
         scores = (updates @ beside[0] / (norms * norm.clamp(min=TINY))).clamp(min=0.0)
-        return _take_mean(updates * (norm / norms)[:, None], scores)
+        return _take_mean(updates * (norm / norms)[:, None], scores, TINY)
 
 
-def _take_mean(updates: Tensor, weights: Tensor) -> Combined:
-    """Return the weighted mean, and the weights as shares; zeros if the weights sum to 0."""
-    shares = weights / weights.sum().clamp(min=TINY)
+def _take_mean(updates: Tensor, weights: Tensor, least: float = SMALLEST) -> Combined:
+    """Return the weighted mean, and the weights as shares; zeros if the weights sum to 0.
+
+    Args:
+        updates: float64 `[n, d]`.
+        weights: float64 `[n]`, at least 0.
+        least: sum below which the shares are smaller than those of the weights.
+    """
+    shares = weights / weights.sum().clamp(min=least)
     return Combined(shares @ updates, shares)
 
 

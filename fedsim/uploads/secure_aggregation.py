@@ -121,7 +121,7 @@ class SecureAggregation(StatefulWrapper):
         """The base algorithm's training; its uploads and its weight are masked."""
         update: ClientUpdate = super().train_client(ctx, task)
         masked = {name: MaskedPayload(payload) for name, payload in update.upload.items()}
-        weight = MaskedPayload(weight=torch.tensor(self.weigh_client(ctx, task)))
+        weight = MaskedPayload(weight=torch.tensor(self.weigh_client(ctx, task), dtype=torch.float64))
         return update._replace(upload={**masked, PROTOCOL: weight})
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:

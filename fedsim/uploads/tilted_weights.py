@@ -26,8 +26,12 @@ from fedsim.uploads.model_updates import MODEL, unwrap
 
 Tilt = Annotated[float, Range(minimum=-10, maximum=10)]
 
-MAX_EXPONENT = 50.0
-"""The largest exponent of a weight: more would be a mean of one client."""
+MAX_EXPONENT = 300.0
+"""The largest size of an exponent t F_k, so that sums of weighted models are finite in float64.
+
+e^300 is 2e130. Times 1e38, the largest float32 number, and 1e12 examples it is far below 1e308. Its inverse
+times 1e-45, the smallest float32 number, is far above 1e-308.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ from fedsim.base import tree
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.uploads import TiltedWeights
+from fedsim.uploads.aggregators import GeometricMedian, Mean, NormClipping
+from fedsim.uploads.tilted_weights import MAX_EXPONENT
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
 
@@ -43,6 +45,28 @@ def test_three_rounds_in_numpy(tilt: float) -> None:
         expected = np.average(models, axis=0, weights=weights)
         assert tree.flatten(result.state.params).numpy() == pytest.approx(expected, abs=1e-5)
         before = result.state
+
+
+def test_only_the_difference_of_large_losses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = federation([20, 20])
+    method, ctx = TiltedWeights(base=FedAvg(), tilt=10.0), population.context(0)
+    loader, broadcast = SerialPool(method, population).worker.loader, {"params": ctx.init_params()}
+    weights = []
+    for client, loss in enumerate([5.5, 6.5]):
+        monkeypatch.setattr(
+            "fedsim.uploads.tilted_weights.measure_losses", lambda *_, x=loss: torch.tensor([x])
+        )
+        weights.append(method.weigh_client(ctx, loader.make_task(method, ctx, client, broadcast, {}, None)))
+    assert weights[1] / weights[0] == pytest.approx(np.exp(10))
+
+
+def test_a_small_tilted_weight_of_all_clients_is_no_weight_of_0() -> None:
+    """With the largest exponent and two clients of equal losses the mean is the mean of both."""
+    updates, one = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64), np.exp(MAX_EXPONENT)
+    for weight in (1 / one, one):
+        weights = torch.full((2,), weight, dtype=torch.float64)
+        for rule in (Mean(), NormClipping(max_norm=100.0), GeometricMedian()):
+            assert rule.combine(updates, weights, updates).update.tolist() == pytest.approx([2.0, 3.0])
 
 
 def test_stacked_clients_have_the_same_weights() -> None:
