@@ -75,7 +75,8 @@ class PerFedAvg(FedAvg, PersonalModels):
 
     Attributes:
         alpha: rate of the inner step, and of the step that makes the personal model.
-        beta: rate of the outer step; null for that of the local training.
+        beta: rate of the outer step, the same in every step and round; null for that of the local training,
+            with its schedule and decays.
     """
 
     alpha: Positive = 0.01
@@ -86,7 +87,7 @@ class PerFedAvg(FedAvg, PersonalModels):
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Meta-steps on pairs of batches."""
-        local = ctx.local if self.beta is None else replace(ctx.local, lr=self.beta)
+        local = ctx.local if self.beta is None else ctx.local.with_constant_rate(self.beta)
         return super().train_client(
             replace(ctx, local=local), task._replace(batches=PairedBatches(task.batches))
         )

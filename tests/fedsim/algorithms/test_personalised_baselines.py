@@ -99,6 +99,15 @@ def test_per_fedavg_takes_first_order_meta_steps() -> None:
         near(result.state.params, w)
 
 
+def test_beta_follows_no_decay_within_a_round_and_over_rounds() -> None:
+    decaying = LocalTraining(epochs=2, batch_size=8, lr=0.1, lr_alpha=0.5, round_decay=0.5)
+    for algorithm, is_constant in ((PerFedAvg(beta=0.05), True), (PerFedAvg(), False)):
+        plain, decayed = (
+            run(algorithm, linear(**local))[0][-1].digest for local in ({}, {"local": decaying})
+        )
+        assert (plain == decayed) == is_constant
+
+
 def test_a_batch_that_is_left_over_serves_for_both_steps() -> None:
     """A client with fewer examples than a batch trains, too: in PFLlib it would have no step at all."""
     population = linear(local=LocalTraining(epochs=1, batch_size=8, lr=0.1), rounds=1)
