@@ -46,6 +46,7 @@ class Aggregator(ABC):
         uses_weights: whether it weighs clients as the algorithm does.
         needs_history: whether it compares the sums of each client's updates of all rounds.
         needs_server_update: whether the server trains on the public set as a client does.
+        remedy: what the user can do if there are too few updates.
 
     Attributes:
         bucket_size: clients whose mean counts as one update, drawn at random in each round; 1: no buckets
@@ -55,6 +56,7 @@ class Aggregator(ABC):
     uses_weights: ClassVar[bool] = False
     needs_history: ClassVar[bool] = False
     needs_server_update: ClassVar[bool] = False
+    remedy: ClassVar[str] = "make the cohort larger (clients.fraction), or use median"
 
     bucket_size: Annotated[int, Range(1, 1000)] = 1
 
@@ -113,6 +115,8 @@ class TrimmedMean(Aggregator):
             buckets that is `bucket_size` times this share of their means.
     """
 
+    remedy: ClassVar[str] = "make the cohort larger (clients.fraction), give a larger trim, or use median"
+
     trim: MinorityShare = 0.2
 
     def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
@@ -120,6 +124,12 @@ class TrimmedMean(Aggregator):
         cut = self._count_attacked(self.trim, len(updates))
         ordered = updates.sort(dim=0).values
         return Combined(ordered[cut : len(updates) - cut].mean(0))
+
+    def explain_too_few(self, updates: int) -> str:
+        """Return that no value is left out, as in the plain mean; "" if one is, or `trim` is 0."""
+        if not self.trim or self._count_attacked(self.trim, updates):
+            return ""
+        return f"trim {self.trim:g} of {updates} updates leaves none out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +178,28 @@ class MultiKrum(Krum):
         selected: number of updates in the mean; by default n - f.
     """
 
+    remedy: ClassVar[str] = (
+        "make the cohort larger (clients.fraction), select fewer, expect more attackers, or use median"
+    )
+
     selected: Count | None = None
 
     def combine(self, updates: Tensor, weights: Tensor, beside: Tensor) -> Combined:
         """Take the mean of the updates with the smallest scores."""
-        return self._take_best(updates, self.selected or len(updates) - self._count_attackers(len(updates)))
+        return self._take_best(updates, self._count_selected(len(updates)))
+
+    def _count_selected(self, updates: int) -> int:
+        return self.selected or updates - self._count_attackers(updates)
+
+    def explain_too_few(self, updates: int) -> str:
+        """Return Krum's reason, or that no update is left out; "" if one is, or the rule expects this."""
+        if reason := super().explain_too_few(updates):
+            return reason
+        if self._count_selected(updates) < updates or (self.selected is None and not self.attackers):
+            return ""
+        if self.selected is None:
+            return f"attackers {self.attackers:g} of {updates} updates are none, and none is left out"
+        return f"selected {self.selected} of {updates} updates leaves none out"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,7 @@ def _find_aggregation_faults(spec: JobSpec) -> list[FieldError]:
         faults += _find_server_faults(spec, chosen.name)
     updates = ceil(spec.clients.cohort_size / rule.bucket_size)
     if reason := rule.explain_too_few(updates):
-        hint = "make the cohort larger (clients.fraction), or use median or trimmed_mean"
-        faults.append(FieldError("aggregation", chosen.name, reason, hint))
+        faults.append(FieldError("aggregation", chosen.name, reason, rule.remedy))
     return faults
 
 

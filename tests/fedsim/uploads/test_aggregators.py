@@ -173,3 +173,19 @@ def test_each_attacker_may_be_in_a_bucket_of_its_own() -> None:
 def test_krum_says_if_an_update_has_no_neighbours() -> None:
     assert [bool(Krum(attackers=0.4).explain_too_few(n)) for n in (2, 3, 4)] == [True, True, False]
     assert not Median().explain_too_few(1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fewest"),
+    [
+        (TrimmedMean(trim=0.2), 5),
+        (TrimmedMean(trim=0.2, bucket_size=2), 3),
+        (TrimmedMean(trim=0.0), 1),
+        (MultiKrum(attackers=0.2), 5),
+        (MultiKrum(attackers=0.2, selected=6), 7),
+        (MultiKrum(attackers=0.0), 3),
+    ],
+)
+def test_a_rule_that_leaves_nothing_out_says_so(rule: Aggregator, fewest: int) -> None:
+    """Five updates are the fewest of which a fifth is one; Krum alone needs three."""
+    assert [bool(rule.explain_too_few(n)) for n in range(1, 9)] == [n < fewest for n in range(1, 9)]

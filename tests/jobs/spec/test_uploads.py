@@ -116,6 +116,8 @@ def test_a_run_without_them_has_the_same_description_as_ever() -> None:
         ({"aggregation": {"name": "trimmed_mean", "trim": 0.5}}, "aggregation.trim", "below 0.5"),
         ({"aggregation": {"name": "foolsgold", "bucket_size": 2}}, "aggregation.bucket_size", "leave it out"),
         ({"aggregation": {"name": "krum", "bucket_size": 5}}, "aggregation", "leave none"),
+        ({"aggregation": {"name": "trimmed_mean", "trim": 0.05}}, "aggregation", "of 10 updates leaves none"),
+        ({"aggregation": {"name": "multi_krum", "selected": 10}}, "aggregation", "select fewer"),
         ({"aggregation": "fltrust"}, "data.public.fraction", "there is none"),
         ({"aggregation": "fltrust", "algorithm": "fedcog"}, "aggregation", "random numbers"),
         ({"aggregation": "fltrust", "curriculum": {"data": {}}}, "curriculum.data", "no such order"),
