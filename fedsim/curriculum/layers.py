@@ -33,6 +33,7 @@ from fedsim.core.capabilities import PayloadAccounting, count_bytes
 from fedsim.core.wrapper import Wrapper
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
+from fedsim.techniques.late_starts import warn_of_closed_blocks
 from fedsim.techniques.layer_openings import (
     OpeningOrder,
     OpeningTimes,
@@ -78,6 +79,11 @@ class LayerCurriculum(Wrapper):
     def depends_on_num_rounds(self) -> bool:
         """Whether the openings are spread over the run, or the base depends on the number of rounds."""
         return self.times == "even" or super().depends_on_num_rounds()
+
+    def init_server_state(self, ctx: Context) -> Any:
+        """The base algorithm's state; a warning if a block never opens."""
+        warn_of_closed_blocks(ctx, "curriculum.layers", self.times, self.every, self.order)
+        return super().init_server_state(ctx)
 
     def list_closed_keys(self, ctx: Context) -> frozenset[str]:
         """The keys of the blocks that are closed in this round."""

@@ -45,10 +45,11 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, ServerState
 from fedsim.core.capabilities import StepNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
+from fedsim.techniques.late_starts import warn_of_late_start
 from fedsim.techniques.soft_targets import kl_divergence
 from fedsim.training.flops import input_flops
 from fedsim.training.local_loop import TrainedModel
@@ -93,6 +94,12 @@ class FedCOG(FedAvg, StepNoise):
     def uses_synthetic_inputs(self, ctx: Context) -> bool:
         """Whether clients generate inputs in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
+
+    def init_server_state(self, ctx: Context) -> ServerState:
+        """The parent's state; a warning if the generation begins after the last round."""
+        if self.lambda_kd:
+            warn_of_late_start(ctx, "algorithm.start_round", self.start_round, "fedcog trains as fedavg does")
+        return super().init_server_state(ctx)
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """The global model, in the place of a previous one."""

@@ -87,6 +87,7 @@ from fedsim.techniques.last_models import (
     init_sums,
     make_teacher,
 )
+from fedsim.techniques.late_starts import warn_of_late_start
 from fedsim.techniques.soft_targets import kl_divergence
 from fedsim.training.local_loop import TrainedModel
 from fedsim.training.losses import cross_entropy
@@ -192,7 +193,10 @@ class KDIA(GeneratorBase):
     # server
 
     def init_server_state(self, ctx: Context) -> KDIAState:
-        """The parent's state, with empty sums and an untrained generator."""
+        """The parent's state, with empty sums and an untrained generator; a warning if none is used."""
+        if self.lambda_kd or self.lambda_gen:
+            effect = "the clients of kdia train as those of fedavg do"
+            warn_of_late_start(ctx, "algorithm.start_round", self.start_round, effect)
         params = super().init_server_state(ctx).params
         sums = init_sums(self.weights, params)
         return KDIAState(params=params, sums=sums, generator=self.init_generator(ctx))

@@ -46,6 +46,7 @@ from fedsim.core.capabilities import ClientInstructions
 from fedsim.core.census import Real
 from fedsim.models.net import Params
 from fedsim.techniques.clustering import bisect_by_similarity
+from fedsim.techniques.late_starts import warn_of_late_start
 from fedsim.training.local_loop import TrainedModel
 
 FEWEST = 3
@@ -89,7 +90,9 @@ class CFL(FedAvg, ClientInstructions):
     # server
 
     def init_server_state(self, ctx: Context) -> CFLState:
-        """FedAvg's first model, and one cluster of all clients."""
+        """FedAvg's first model, and one cluster of all clients; a warning if no round may split it."""
+        if self.eps_1:
+            warn_of_late_start(ctx, "algorithm.start_round", self.start_round, "cfl trains as fedavg does")
         clusters = torch.zeros(ctx.num_clients, dtype=torch.int64)
         return CFLState(params={"0": ctx.init_params()}, clusters=clusters)
 

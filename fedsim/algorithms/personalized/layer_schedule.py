@@ -43,6 +43,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Context, ReducedUpdates, ServerState
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
+from fedsim.techniques.late_starts import warn_of_closed_blocks
 from fedsim.techniques.layer_openings import (
     WholeNumber,
     find_times_faults,
@@ -118,7 +119,9 @@ class LayerSchedule(FineTuned):
     # server
 
     def init_server_state(self, ctx: Context) -> ServerState:
-        """The parent's state; with `times: plateau`, the first block is open."""
+        """The parent's state; with `times: plateau`, one open block. A warning if a block never opens."""
+        if self.times != "plateau":
+            warn_of_closed_blocks(ctx, "algorithm", self.times, self.every, self.order)
         state = super().init_server_state(ctx)
         return PlateauState(params=state.params) if self.times == "plateau" else state
 

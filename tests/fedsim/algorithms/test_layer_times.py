@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedsim.algorithms import LayerSchedule
+from fedsim.algorithms import FedAvg, LayerSchedule
 from fedsim.algorithms.personalized.layer_schedule import PlateauState
 from fedsim.base.digest import digest
 from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.curriculum import LayerCurriculum
 from fedsim.engine.initial_state import make_initial_state
 from fedsim.errors import SpecError
 from jobs.settings import Settings
@@ -31,6 +32,23 @@ def test_times_that_are_worked_out() -> None:
     assert LayerSchedule(times="even").opening_rounds(ctx, state) == (0, 100, 200)
     assert LayerSchedule(times="even").opening_rounds(federation(layers=4).context(0), state) == (0, 0, 1, 2)
     assert LayerSchedule(times=[0, 3, 3]).opening_rounds(ctx, state) == (0, 3, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("order", "closed"), [("vanilla", "fc3"), ("anti", "fc1")])
+def test_a_block_that_never_opens_is_a_warning(
+    order: Any, closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number of rounds is that of the run, so that a run with more rounds has no warning."""
+    schedule, curriculum = (
+        LayerSchedule(order=order, every=5),
+        LayerCurriculum(base=FedAvg(), order=order, times=(0, 5, 10)),
+    )
+    for algorithm in (schedule, curriculum, LayerSchedule(times="even"), LayerSchedule(times="plateau")):
+        make_initial_state(algorithm, deep(rounds=10))
+        make_initial_state(algorithm, deep(rounds=11))
+    begin = "opens the blocks of mlp in rounds 0, 5, 10 and the run has 10 rounds, so"
+    end = f"{begin} these stay closed: {closed}; give smaller numbers, times: even, or more rounds"
+    assert caplog.messages == [f"algorithm.every {end}", f"curriculum.layers.times {end}"]
 
 
 def test_a_plateau_opens_the_next_block() -> None:

@@ -74,6 +74,7 @@ def test_all_that_reads_the_number_of_rounds_says_so() -> None:
     texts = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
     readers = {name for name, text in texts.items() if "ctx.rounds" in text}
     assert {"curriculum/clients.py", "curriculum/data.py", "curriculum/layers.py"} <= readers
+    readers.remove("techniques/late_starts.py")  # for a warning alone
     assert not {name for name in readers if "def depends_on_num_rounds(self)" not in texts[name]}
 
 
