@@ -45,6 +45,7 @@ from fedsim.engine.server_training import ServerTrainingProgress, train_server
 from fedsim.engine.stopping import StopProgress, StopRule
 from fedsim.engine.worker import one_thread
 from fedsim.training.effort import CostMeter
+from fedsim.uploads.model_updates import unwrap
 
 if TYPE_CHECKING:
     from fedsim.engine.resume_point import Checkpoint
@@ -246,10 +247,13 @@ def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates
             type(algorithm).__name__,
         )
         return True
+    advice = "data.partition.min_size: 1 gives every client an example"
+    if sum(reduced.num_examples):
+        advice = f"The clients have examples, and {type(unwrap(algorithm)).__name__} gives them these weights"
     _LOG.warning(
-        "round %d: all client weights are 0; the server's model is unchanged. This is logged once. "
-        "data.partition.min_size: 1 gives every client an example",
+        "round %d: all client weights are 0; the server's model is unchanged. This is logged once. %s",
         ctx.round + 1,
+        advice,
     )
     return True
 

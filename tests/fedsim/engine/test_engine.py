@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.algorithms import FedALA, FedAvg, FedProx
+from fedsim.algorithms import AFL, FedALA, FedAvg, FedProx
 from fedsim.base import rng, tree, wire
 from fedsim.base.digest import digest
 from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, Progress, ReducedUpdates
@@ -194,6 +194,18 @@ def test_a_round_without_weight_changes_nothing_and_is_told_once(
         assert isnan(result.metrics["train_loss"]) == (result.round in empty)
     (said,) = caplog.messages
     assert f"round {min(empty)}: all client weights are 0" in said
+    assert said.endswith("data.partition.min_size: 1 gives every client an example")
+
+
+def test_weights_of_0_of_clients_with_examples_are_those_of_the_algorithm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first client of AFL takes all weight with a large step."""
+    population, method = federation(cohort_size=1, rounds=6), AFL(weight_lr=10.0)
+    list(simulate(method, population, SerialPool(method, population)))
+    (said,) = caplog.messages
+    assert "all client weights are 0" in said
+    assert said.endswith("The clients have examples, and AFL gives them these weights")
 
 
 @pytest.mark.parametrize(
