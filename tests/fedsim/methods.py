@@ -24,6 +24,7 @@ from fedsim.training.local_loop import TrainedModel
 MOMENTUM = LocalTraining(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
+    "afl": {"weight_lr": 0.1},  # the default hardly moves the weights in a few rounds
     "kdia": {"generator_epochs": 2, "generator_batches": 4, "generator_batch_size": 8, "generator_noise": 8},
     "fedgen": {"generator_steps": 6, "generator_batch_size": 8, "generator_noise": 8, "samples": 8},
     "fedcl": {
