@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -112,6 +112,19 @@ def scale(a: Tree, factor: float | Tensor) -> dict[str, Any]:
     {'w': tensor([0.5000, 1.0000])}
     """
     return map(lambda x: x * factor, a)
+
+
+def weighted_sum(trees: Sequence[Tree], weights: Sequence[float]) -> dict[str, Any]:
+    """Return the weighted sum of trees, in float64; one of weight 0 counts for nothing, also if it has NaN.
+
+    >>> weighted_sum([{"w": torch.tensor(1.0)}, {"w": torch.tensor(torch.nan)}], [0.5, 0.0])
+    {'w': tensor(0.5000, dtype=torch.float64)}
+    """
+    total = map(lambda x: torch.zeros_like(x, dtype=torch.float64), trees[0])
+    for each, weight in zip(trees, weights, strict=True):
+        if weight:
+            total = map(lambda done, x, weight=weight: done + weight * x.double(), total, each)
+    return total
 
 
 def zeros_like(a: Tree) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class FedDisco(FedAvg):
         )
         if (self.a or self.b) and weights.any():
             models = [reduced["models"][at] for at in mine]
-            mean = tree.map(lambda *leaves: _weighted_sum(leaves, weights), *models)
+            mean = tree.weighted_sum(models, weights.tolist())
         return super().server_update(ctx, params, mean, reduced)
 
     def discrepancy_weights(
@@ -116,9 +116,3 @@ def discrepancy(label_counts: Tensor) -> Tensor:
     """
     share = label_counts / label_counts.sum().clamp(min=1)
     return torch.xlogy(share, share * len(share)).sum()
-
-
-def _weighted_sum(leaves: Sequence[Tensor], weights: NDArray[np.float64]) -> Tensor:
-    """Return the weighted sum; a model of weight 0 counts for nothing, also if it has diverged."""
-    counted = ((weight, leaf) for leaf, weight in zip(leaves, weights.tolist(), strict=True) if weight)
-    return sum((weight * leaf.double() for weight, leaf in counted), torch.zeros_like(leaves[0].double()))

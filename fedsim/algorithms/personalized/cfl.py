@@ -157,9 +157,7 @@ class CFL(FedAvg, ClientInstructions):
         mean = reduced["params"]  # of the whole cohort
         if len(rows) < len(reduced.clients):
             shares = [reduced.weights[row] / total for row in rows]
-            models = [tree.map(Tensor.double, reduced["models"][row]) for row in rows]
-            scaled = [tree.scale(each, share) for each, share in zip(models, shares, strict=True)]
-            mean = tree.map(lambda *leaves: torch.stack(leaves).sum(0), *scaled)
+            mean = tree.weighted_sum([reduced["models"][row] for row in rows], shares)
         return self.server_update(ctx, model, mean, reduced)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:

@@ -167,7 +167,8 @@ class FedPAC(FedRep, ClientInstructions, PersonalBroadcast):
             weights[np.ix_(trained, trained)] = combine_heads(np.stack(moments)[trained], variances[trained])
         heads = dict(state.heads)
         for client, row in zip(reduced.clients, weights, strict=True):
-            heads[str(client)] = _mix(reduced["heads"], row)
+            mixed = tree.weighted_sum(reduced["heads"], row.tolist())
+            heads[str(client)] = tree.cast_like(mixed, reduced["heads"][0])
         prototypes = state.prototypes
         if self.lambda_align and count:
             rows = reduced["sums"]["features"] / reduced["sums"]["examples"].unsqueeze(1)
@@ -289,12 +290,3 @@ def _weigh_heads(distances: Real, variances: Real, own: int) -> Real:
     kept: Real = np.where(weights < LEAST_WEIGHT, 0, weights)
     # More than 1 / LEAST_WEIGHT clients that are alike share all weight in smaller parts.
     return kept / kept.sum() if kept.any() else weights
-
-
-def _mix(heads: Sequence[Tree], weights: Real) -> Params:
-    """The weighted sum of some heads, rounded once from float64."""
-    chosen = [(head, float(weight)) for head, weight in zip(heads, weights, strict=True) if weight]
-    scaled = [tree.scale(tree.map(Tensor.double, head), weight) for head, weight in chosen]
-    total = tree.map(lambda *leaves: torch.stack(leaves).sum(0), *scaled)
-    mixed: Params = tree.cast_like(total, heads[0])
-    return mixed
