@@ -118,7 +118,7 @@ def test_digests_do_not_depend_on_the_pool(name: str, models: int, actor_group: 
         return
     population = federation(cohort_size=8, rounds=3)
     shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
-    nets = make_net("mlp", hidden=12, **shape), make_net("logistic", **shape)
+    nets = make_net("mlp", hidden=12, **shape), make_net("mlp", hidden=12, layers=2, **shape)
     population = replace(population, nets=nets[:models])
     agrees_with_serial(algorithm, population, RayPool(algorithm, population, actor_group))
 
