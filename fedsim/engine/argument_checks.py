@@ -11,8 +11,8 @@ from fedsim.engine.client_pool import ClientPool
 from fedsim.errors import DataError, FieldError, SpecError
 
 
-def check_arguments(algorithm: Algorithm, population: Population, pool: ClientPool, rounds: int) -> None:
-    """Check that these can make a run of this number of rounds.
+def check_arguments(algorithm: Algorithm, population: Population, pool: ClientPool) -> None:
+    """Check that these can make a run.
 
     Raises:
         ValueError: the clients of the pool run another algorithm.
@@ -21,11 +21,11 @@ def check_arguments(algorithm: Algorithm, population: Population, pool: ClientPo
     """
     _check_pool(algorithm, pool)
     _check_examples(population)
-    if faults := list(_find_faults(algorithm, population, rounds)):
+    if faults := list(_find_faults(algorithm, population)):
         raise SpecError(faults)
 
 
-def _find_faults(algorithm: Algorithm, population: Population, rounds: int) -> Iterator[FieldError]:
+def _find_faults(algorithm: Algorithm, population: Population) -> Iterator[FieldError]:
     yield from find_field_faults(algorithm)
     yield from find_field_faults(population.settings)
     cohort_size, num_clients = population.settings.cohort_size, population.partition.num_clients
@@ -33,7 +33,7 @@ def _find_faults(algorithm: Algorithm, population: Population, rounds: int) -> I
         hint = f"there are {num_clients} clients"
         yield FieldError("RunSettings.cohort_size", cohort_size, "is more than all clients", hint)
     for net in population.nets:
-        for fault in algorithm.check_hyperparameters(net, rounds):
+        for fault in algorithm.check_hyperparameters(net, population.settings.rounds):
             yield fault._replace(path=f"{type(algorithm).__name__}.{fault.path}")
 
 

@@ -144,7 +144,7 @@ def simulate_with_progress(
 ) -> Iterator[RoundEvent]:
     """Run `simulate`, and also yield the progress of server training and of personal evaluation."""
     last = population.settings.rounds if rounds is None else rounds
-    check_arguments(algorithm, population, pool, last)
+    check_arguments(algorithm, population, pool)
     state, census_traffic = _make_first_state(algorithm, population, pool, resume)
     server_training = capability(algorithm, ServerTraining)
     trains_first = server_training is not None and server_training.trains_before_evaluation

@@ -33,7 +33,7 @@ from fedsim.errors import (
 )
 from fedsim.training.local_loop import run_sgd
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import Everything
+from tests.fedsim.methods import Everything, quick
 
 
 def test_sum_gather_instructions_and_client_states() -> None:
@@ -176,6 +176,13 @@ def test_wrong_values_are_named_before_a_run(
     with pytest.raises(SpecError) as caught:
         next(simulate(algorithm, population, SerialPool(algorithm, population)))
     assert [fault.path.removeprefix("RunSettings.local.") for fault in caught.value.errors] == paths
+
+
+def test_a_run_that_pauses_is_checked_with_all_its_rounds() -> None:
+    """A search trains a few rounds first; FedKD refuses as many `local_rounds` as the run has rounds."""
+    algorithm, population = replace(quick("fedkd"), local_rounds=3), federation(rounds=5)
+    [result] = simulate(algorithm, population, SerialPool(algorithm, population), rounds=1)
+    assert result.round == 1
 
 
 @pytest.mark.parametrize("architectures", [1, 2])
