@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-import httpx
-
 from api.sdk import calls
 from api.sdk.client import FedSimClient
 from api.sdk.started_service import fetch_health
+from api.sdk.transport.connection import parse_url
 from fedsim.errors import ServiceError, Unreachable
 from jobs.local_ray.embedded_ray import package_path
 from jobs.local_ray.machine import find_free_ports
@@ -25,10 +24,14 @@ LOG_LINES = 15
 
 
 def identify_service(url: str) -> Literal["fedsim", "somebody", "nobody"]:
-    """Return which program answers at an address: fedsim, another one ("somebody"), or none ("nobody")."""
+    """Return which program answers at an address: fedsim, another one ("somebody"), or none ("nobody").
+
+    Raises:
+        SettingsError: it is no address of a service.
+    """
+    address = parse_url(url)
     if fetch_health(url) is not None:
         return "fedsim"
-    address = httpx.URL(url)
     try:
         with socket.create_connection((address.host, address.port or 80), timeout=2.0):
             return "somebody"

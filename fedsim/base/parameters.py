@@ -173,10 +173,13 @@ def _find_field_faults(settings: Any, path: str) -> Iterator[FieldError]:
         value, parameter = getattr(settings, name), known.get(name)
         if dataclasses.is_dataclass(value):
             yield from _find_field_faults(value, f"{path}.{name}")
-        elif parameter and _is_plain_kind(parameter.kind) and value is not parameter.default:
-            wanted = describe_mismatch(value, parameter.kind)
-            if wanted and value != parameter.default:
-                yield FieldError(f"{path}.{name}", value, f"has to be {wanted}", _advise(parameter))
+        elif (
+            parameter
+            and _is_plain_kind(parameter.kind)
+            and value != parameter.default
+            and (wanted := describe_mismatch(value, parameter.kind))
+        ):
+            yield FieldError(f"{path}.{name}", value, f"has to be {wanted}", _advise(parameter))
 
 
 def _is_plain_kind(kind: Any) -> bool:

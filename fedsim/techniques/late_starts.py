@@ -6,9 +6,15 @@ The number of rounds decides about warnings alone here, and about no result.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from fedsim.core import Context
-from fedsim.techniques.layer_openings import OpeningOrder, OpeningTimes, list_opening_rounds
+from fedsim.techniques.layer_openings import (
+    OpeningOrder,
+    OpeningTimes,
+    list_opening_rounds,
+    select_open_blocks,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,9 +55,8 @@ def warn_of_closed_blocks(
     for each in ctx.architectures.values():
         base = each.net.base
         openings = list_opening_rounds(len(base), ctx.rounds, times, every)
-        late = sum(time >= ctx.rounds for time in openings)
-        closed = base[len(base) - late :] if order == "vanilla" else base[:late]
-        if closed:
+        opened = select_open_blocks(replace(each, round=ctx.rounds - 1), openings, order)
+        if closed := [block for block in base if block not in opened]:
             _LOG.warning(
                 "%s opens the blocks of %s in rounds %s and the run has %d rounds, so these stay closed: %s; "
                 "give smaller numbers, times: even, or more rounds",

@@ -186,11 +186,16 @@ def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
     data = parse_text(_read_source(source))
     if not isinstance(data, Mapping):
         return data
-    if {"base", "seeds"} <= data.keys():
+    if is_sweep(data):
         hint = "make its runs with `fedsim sweep FILE`, or `client.sweep(FILE)`"
         raise SpecError([FieldError("spec", str(source), "is the file of a sweep", hint)])
     folders = Path(), Path(source).expanduser().parent
     return _locate_weights(embed_sources(apply_overrides(data, overrides), folders), folders)
+
+
+def is_sweep(data: Mapping[str, Any]) -> bool:
+    """Return whether plain data is a sweep, and no spec: only a sweep has a base and seeds."""
+    return {"base", "seeds"} <= data.keys()
 
 
 def _locate_weights(data: Any, folders: Sequence[Path]) -> Any:

@@ -90,9 +90,8 @@ def check_job_fields(
     Raises:
         RequestError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
     """
-    errors = [*_find_label_faults(labels or {})]
-    if priority is not None:
-        errors = [*_find_priority_faults(priority), *errors]
+    errors = [] if priority is None else _find_priority_faults(priority)
+    errors += _find_label_faults(labels or {})
     if idempotency_key is not None and not IDEMPOTENCY_KEY.fullmatch(idempotency_key):
         hint = "use 1 to 200 printable ASCII characters without spaces"
         errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))

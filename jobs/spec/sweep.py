@@ -33,7 +33,7 @@ from fedsim.errors import FieldError, SpecError
 from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT, GridRun, cells, grid_runs, hash_spec, make_set_items
-from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
+from jobs.spec.job_spec import JobSpec, is_sweep, parse_spec, read_spec
 from jobs.spec.spec_text import CATALOGUE_SECTIONS, apply_overrides, parse_text
 from jobs.spec.submission import check_submission
 
@@ -152,13 +152,13 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
 
 
 def is_sweep_file(source: str) -> bool:
-    """Return whether a file holds a sweep, and no spec: only a sweep has a base and seeds."""
+    """Return whether a file holds a sweep; False for one that cannot be read."""
     path = Path(source).expanduser()
     try:
         data = parse_text(path.read_text("utf-8")) if path.is_file() else None
     except (OSError, ValueError, SpecError):
         return False
-    return isinstance(data, Mapping) and {"base", "seeds"} <= data.keys()
+    return isinstance(data, Mapping) and is_sweep(data)
 
 
 def members(sweep: Sweep) -> list[Member]:

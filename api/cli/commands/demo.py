@@ -58,7 +58,6 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
     """
     from api.cli.display import print_message, show_waiting
     from api.sdk.started_service import DEFAULT_PORT, find_default_url
-    from api.sdk.transport.connection import parse_url
     from api.server.local_service import (
         BackgroundService,
         find_free_port,
@@ -69,7 +68,6 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
     from fedsim.errors import Unreachable
 
     url = find_default_url()
-    parse_url(url)
     found, shown = identify_service(url), remove_secrets(url)
     if found == "fedsim":
         print_message(f"using the service at {shown}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -166,9 +166,15 @@ def parse_labels(items: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def refuse_options(place: StrEnum, given: Mapping[str, bool]) -> None:
-    """Raise SettingsError if options were given that have no effect at this place."""
-    if names := [name for name, is_given in given.items() if is_given]:
+def refuse_options(place: StrEnum, options: Mapping[str, tuple[bool, Collection[StrEnum]]]) -> None:
+    """Raise SettingsError if options were given that have no effect at this place.
+
+    Args:
+        place: of the runs.
+        options: whether each option was given, and the places where it has an effect.
+    """
+    names = [name for name, (is_given, places) in options.items() if is_given and place not in places]
+    if names:
         raise SettingsError(f"{', '.join(names)} with --on {place}", "leave it out: it has no effect there")
 
 

@@ -77,9 +77,12 @@ def reproduce(
         else:
             print_table(_draw_list(listed))
         return
-    of_pool = {"--processes": processes is not None, "--device": device is not None}
-    refuse_options(on, of_pool if on is not Place.POOL else {})
-    refuse_options(on, {"--url": url is not None} if on is not Place.SERVICE else {})
+    options = {
+        "--processes": (processes is not None, [Place.POOL]),
+        "--device": (device is not None, [Place.POOL]),
+        "--url": (url is not None, [Place.SERVICE]),
+    }
+    refuse_options(on, options)
     table, out = _read_table(name, scale, seeds), make_folder(out)
     processes, device = processes or 2, device or "cpu"
     faults = [

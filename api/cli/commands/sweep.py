@@ -55,12 +55,15 @@ def sweep(
 
     Run again: makes only the missing runs.
     """
-    of_jobs = {"--no-wait": not wait, "--resume": resume, "--url": url is not None}
-    of_service = {"--processes": processes is not None, "--out": out is not None}
-    if on is Place.SERVICE:
-        refuse_options(on, of_service)
-    else:
-        refuse_options(on, of_jobs | {"--processes": on is Place.RAY and processes is not None})
+    options = {
+        "--no-wait": (not wait, [Place.SERVICE]),
+        "--resume": (resume, [Place.SERVICE]),
+        "--url": (url is not None, [Place.SERVICE]),
+        "--processes": (processes is not None, [Place.POOL]),
+        "--out": (out is not None, [Place.POOL, Place.RAY]),
+    }
+    refuse_options(on, options)
+    if on is not Place.SERVICE:
         _run_here(file, sets or (), on, processes or 2, out or Path("swept"), format)
     from api.cli.commands.connection import connect
     from api.cli.display import print_json, print_message, print_table, show_waiting

@@ -96,13 +96,12 @@ def tune(
     from jobs.tune.search import tune as search
     from jobs.tune.space import parse_space_items
 
+    refuse_options(on, {"--url": (url is not None, [TrialPlace.SERVICE])})
     service: Any = None
     if on is TrialPlace.SERVICE:
         from api.cli.commands.connection import connect
 
         service = connect(url)
-    else:
-        refuse_options(on, {"--url": url is not None})
     wanted = {**_read_spaces(spaces), **parse_space_items(space or [])}
     try:
         result = search(
